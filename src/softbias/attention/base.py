@@ -1,0 +1,120 @@
+"""What every attention mechanism shares: how values are read and written, and what it promises.
+
+Shapes: B images, H heads, N tokens, C channels, D = C / H.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from softbias.grid import Grid
+
+
+class NoAttentionMapError(ValueError):
+    """Asked for the attention map of something that has none."""
+
+
+class Attention(nn.Module):
+    """A mechanism defines `attention_map`; it may replace `forward` by something faster that gives the same.
+
+        forward(x) = merge(attention_map(x) · values(x))
+
+    `softbias.attention.contract` proves that equality for any mechanism, in float64, with gradients.
+
+    Every mechanism is built as `Mechanism(width, heads, grid, *, qkv_bias=…, own options)` and keeps its projections in
+    `qkv` (queries, keys and values stacked, C -> 3C) and `proj` (C -> C), so that weights move between mechanisms.
+    One that needs values alone says `reads="v"`, and its `qkv` is C -> C.
+    """
+
+    has_map: ClassVar[bool] = True
+    """False for mixers that are not attention; their `attention_map` raises NoAttentionMapError."""
+
+    rows_sum_to_one: bool = True
+    """Whether each row of the map is a probability distribution."""
+
+    def __init__(self, width: int, heads: int, grid: Grid, *, qkv_bias: bool = True, reads: str = "qkv") -> None:
+        super().__init__()
+        if heads < 1 or width < 1 or width % heads:
+            raise ValueError(f"width must be a multiple of heads, but width={width} and heads={heads}")
+        if not isinstance(grid, Grid):
+            raise ValueError(f"grid must be a softbias.grid.Grid, but got {grid!r}")
+        self.width, self.heads, self.grid = width, heads, grid
+        self.scale = (width // heads) ** -0.5
+        self.reads = reads
+        self.qkv = nn.Linear(width, len(reads) * width, bias=qkv_bias)
+        self.proj = nn.Linear(width, width)
+
+    def attention_map(self, x: Tensor) -> Tensor:
+        """How much token i takes from token j, for every head.  # (B, N, C) -> (B, H, N, N)"""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.by_definition(x)
+
+    def by_definition(self, x: Tensor) -> Tensor:
+        """What `forward` must equal; builds the whole map."""
+        return self.merge(self.attention_map(x) @ self.values(x))
+
+    def values(self, x: Tensor) -> Tensor:
+        """# (B, N, C) -> (B, H, N, D)"""
+        return self.project(x)[-1]
+
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """What the mechanism reads, queries, keys and values as a rule.  # (B, N, C) -> 3 × (B, H, N, D)"""
+        self.check_input(x)
+        return self.qkv(x).unflatten(-1, (len(self.reads), self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+
+    def merge(self, heads: Tensor) -> Tensor:
+        """# (B, H, N, D) -> (B, N, C)"""
+        return self.proj(heads.transpose(1, 2).flatten(2))
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """Q Kᵀ / √D.  # (B, H, N, N)"""
+        return (q * self.scale) @ k.mT
+
+    def check_input(self, x: Tensor) -> None:
+        if x.ndim != 3 or x.shape[1] != len(self.grid) or x.shape[2] != self.width:
+            raise ValueError(
+                f"{type(self).__name__} for {self.grid} takes tokens of shape (batch, {len(self.grid)}, {self.width}), "
+                f"but got {tuple(x.shape)}"
+            )
+
+    def init_buffers(self) -> None:
+        """Fill the non-persistent buffers, which depend on the grid alone (again after `to_empty`)."""
+
+    def projections(self) -> dict[str, Tensor]:
+        """The weights that another mechanism can take over, by name."""
+        found = {}
+        for kind, tensor in self.qkv.named_parameters():
+            for name, part in zip(self.reads, tensor.detach().chunk(len(self.reads)), strict=True):
+                found[f"{name}.{kind}"] = part
+        return found | {f"proj.{kind}": tensor.detach() for kind, tensor in self.proj.named_parameters()}
+
+    @torch.no_grad()
+    def take_projections(self, given: dict[str, Tensor]) -> None:
+        """Copy weights as `projections` of another mechanism returned them."""
+        for kind, tensor in self.qkv.named_parameters():
+            for name, part in zip(self.reads, tensor.chunk(len(self.reads)), strict=True):
+                copy_projection(part, f"{name}.{kind}", given)
+        for kind, tensor in self.proj.named_parameters():
+            copy_projection(tensor, f"proj.{kind}", given)
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, grid={self.grid.height}×{self.grid.width}+{self.grid.prefix}"
+
+
+def copy_projection(target: Tensor, name: str, given: dict[str, Tensor]) -> None:
+    if name in given:
+        target.copy_(given[name])
+    elif name.endswith(".bias"):
+        target.zero_()  # a projection without bias is one whose bias is zero
+    else:
+        raise ValueError(f"there is no weight {name!r} to take over, only {', '.join(sorted(given))}")
+
+
+def refuse_prefix(grid: Grid, mechanism: str, advice: str) -> None:
+    if grid.prefix:
+        raise ValueError(f"{mechanism} has no place for {grid.prefix} prefix token(s); {advice}")

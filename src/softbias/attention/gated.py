@@ -1,0 +1,77 @@
+"""Gated positional self-attention (GPSA), the layer of ConViT (d'Ascoli et al., 2021).
+
+    A = (1 − g) softmax(Q Kᵀ / √D) + g softmax(v · r(δ)),     g = σ(λ), one per head
+
+A head looks partly at content and partly at place. It starts as one tap Δ of a small convolution and learns how much of
+that to keep: λ falls where content matters more. r(δ) and v are those of `positional`.
+
+We differ from the paper's code in three ways that change no result. The output is linear in A, so both terms are applied to
+the values separately and no map of the content is built. The positional map is computed once per step and not once per
+image, as a product of a map over rows and one over columns. The last row normalization is left out: rows sum to one already.
+
+A prefix token has no place, so ConViT lets it join after the last gated block, and we refuse one by default. With
+`prefix="content"` (our own extension, for converting a ViT that has a class token) its row is pure content and the patches'
+positional term does not see it; rows still sum to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from softbias.attention.base import Attention, refuse_prefix
+from softbias.attention.positional import Place
+from softbias.grid import Grid
+
+
+class Gated(Attention):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        grid: Grid,
+        *,
+        strength: float = 1.0,
+        gate: float = 1.0,
+        centers: str | Sequence[Sequence[float]] = "square",
+        prefix: str = "refuse",
+        qkv_bias: bool = False,
+    ) -> None:
+        super().__init__(width, heads, grid, qkv_bias=qkv_bias)
+        if prefix not in ("refuse", "content"):
+            raise ValueError(f'prefix must be "refuse" or "content", but prefix={prefix!r}')
+        if prefix == "refuse":
+            refuse_prefix(grid, "gated attention", 'let them join at a later block, or ask for prefix="content"')
+        self.place = Place(heads, grid.with_prefix(0), strength, centers, bias=True)
+        self.gate = nn.Parameter(torch.full((heads,), float(gate)))
+        self.init_values()
+
+    @torch.no_grad()
+    def init_values(self) -> None:
+        """Values start as the input itself, as in a convolution whose taps pick patches."""
+        nn.init.eye_(self.qkv.weight[2 * self.width :])
+
+    def shares(self) -> Tensor:
+        """g, the share of place, zero in the rows of prefix tokens.  # (H, N, 1) or (H, 1, 1)"""
+        share = self.gate.sigmoid()[:, None, None]
+        if self.grid.prefix:
+            share = pad(share.expand(-1, self.grid.patches, 1), (0, 0, self.grid.prefix, 0))
+        return share
+
+    def attention_map(self, x: Tensor) -> Tensor:
+        q, k, _ = self.project(x)
+        g = self.shares()
+        nearby = pad(self.place.map(), (self.grid.prefix, 0, self.grid.prefix, 0))
+        return (1 - g) * self.scores(q, k).softmax(-1) + g * nearby
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.project(x)
+        g = self.shares().to(v.dtype)
+        anywhere = scaled_dot_product_attention(q, k, v)
+        nearby = self.place(v[:, :, self.grid.prefix :])
+        if self.grid.prefix:
+            nearby = pad(nearby, (0, 0, self.grid.prefix, 0))
+        return self.merge(torch.lerp(anywhere, nearby, g))  # anywhere + g (nearby − anywhere)

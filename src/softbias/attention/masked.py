@@ -1,0 +1,93 @@
+"""Learned-mask self-attention (LMSA), the layer of IBiT.
+
+    S = Q Kᵀ / √D,   M = unroll(Aᵀ B)                         one low-rank mask per head, see `rolling`
+    A = S ⊙ M / ‖S ⊙ M‖_F            norm="frobenius"         the paper: no softmax, signs kept, one scalar per map
+    A = softmax(S + log M⁺)          norm="softmax"           rows stay probabilities: softmax(S) ⊙ M⁺, renormalized
+
+The mask starts as a kernel around each patch and is learned with everything else. M⁺ is max(M, 1e-4) in value with the
+gradient of M, so that a negative entry can recover and no row becomes empty.
+
+We differ from the paper's code in the fit (truncated SVD, the exact optimum, at once; `fit="adam"` is its 10,000 steps) and
+in the roll with a class token (`roll="released"` repeats its slip). The Frobenius norm is one number per image and head, so
+the output is divided by it and not the map.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from softbias.attention.base import Attention
+from softbias.attention.rolling import FITS, ROLLS, fitted_factors, unroll
+from softbias.grid import Grid
+
+SMALLEST = 1e-4  # of M⁺
+EPSILON = 1e-8  # beside the Frobenius norm
+
+
+class Masked(Attention):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        grid: Grid,
+        *,
+        norm: str = "frobenius",
+        rank: int = 9,
+        kernel: str = "exp_l2",
+        fit: str = "svd",
+        roll: str = "paper",
+        qkv_bias: bool = True,
+    ) -> None:
+        super().__init__(width, heads, grid, qkv_bias=qkv_bias)
+        for name, value, choices in (
+            ("norm", norm, ("frobenius", "softmax")),
+            ("fit", fit, FITS),
+            ("roll", roll, ROLLS),
+        ):
+            if value not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, but {name}={value!r}")
+        if not 1 <= rank <= len(grid):
+            raise ValueError(f"rank must lie between 1 and the number of tokens, {len(grid)}, but rank={rank}")
+        self.norm, self.rank, self.kernel, self.fit, self.roll = norm, rank, kernel, fit, roll
+        self.rows_sum_to_one = norm == "softmax"
+        self.mask_a = nn.Parameter(torch.empty(heads, rank, len(grid)))
+        self.mask_b = nn.Parameter(torch.empty(heads, rank, len(grid)))
+        self.init_mask()
+
+    @torch.no_grad()
+    def init_mask(self) -> None:
+        if not self.mask_a.is_meta:
+            a, b = fitted_factors(self.grid, self.kernel, self.rank, self.fit, self.roll)
+            self.mask_a.copy_(a)
+            self.mask_b.copy_(b)
+
+    def mask(self) -> Tensor:
+        """M, as learned so far.  # (H, N, N)"""
+        return unroll(self.mask_a.mT @ self.mask_b, self.grid.prefix, self.roll)
+
+    def log_mask(self) -> Tensor:
+        """log M⁺, with the gradient of M passing straight through the floor.  # (H, N, N)"""
+        mask = self.mask()
+        return (mask + (mask.clamp_min(SMALLEST) - mask).detach()).log()
+
+    def attention_map(self, x: Tensor) -> Tensor:
+        q, k, _ = self.project(x)
+        scores = self.scores(q, k)
+        if self.norm == "softmax":
+            return (scores + self.log_mask()).softmax(-1)
+        masked = scores * self.mask()
+        return masked / (frobenius(masked) + EPSILON)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.project(x)
+        if self.norm == "softmax":
+            return self.merge(scaled_dot_product_attention(q, k, v, attn_mask=self.log_mask().to(q.dtype)))
+        masked = self.scores(q, k) * self.mask().to(q.dtype)
+        return self.merge((masked @ v) / (frobenius(masked) + EPSILON).to(v.dtype))
+
+
+def frobenius(maps: Tensor) -> Tensor:
+    """# (B, H, N, N) -> (B, H, 1, 1)"""
+    return torch.linalg.vector_norm(maps, dim=(-2, -1), keepdim=True, dtype=torch.promote_types(maps.dtype, torch.float32))

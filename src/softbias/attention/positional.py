@@ -1,0 +1,153 @@
+"""Positional self-attention with the quadratic encoding (Cordonnier et al., 2020), the background of ConViT.
+
+    A = softmax(Q Kᵀ / √D + v · r(δ))        content=True
+    A = softmax(v · r(δ))                    content=False: place alone, the same map for every image
+    r(δ) = (δ_column, δ_row, ‖δ‖²),  v = α (2 Δ_column, 2 Δ_row, −1)   so that   v · r(δ) = −α ‖δ − Δ‖² + constant
+
+Each head is a Gaussian bump at the offset Δ from the query, narrower the larger α. K² such heads on the offsets of a
+K × K kernel, with suitable value and output weights, are a convolution: `tests/attention/test_theorems.py` builds it.
+
+The score is a sum of a term in δ_row and a term in δ_column, so on a rectangular grid its softmax is the product of a
+softmax over rows and a softmax over columns. No (N, N, 3) encoding is ever stored, and place alone costs N (height + width).
+
+With content, a prefix token (which has no place) takes part by content: the positional term is zero in its row and column.
+Without content a prefix token would see nothing, so it is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from softbias.attention.base import Attention, refuse_prefix
+from softbias.grid import Grid
+
+
+class Place(nn.Module):
+    """v · r(δ) for every head: learned weights on (δ_column, δ_row, ‖δ‖²).
+
+    The optional bias is one constant per head, which every softmax over places ignores; ConViT's checkpoints carry it.
+    """
+
+    rows: Tensor
+    columns: Tensor
+
+    def __init__(
+        self, heads: int, grid: Grid, strength: float, centers: str | Sequence[Sequence[float]], *, bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.grid = grid
+        self.weight = nn.Parameter(place_weights(resolve_centers(heads, centers), strength))
+        self.bias = nn.Parameter(torch.zeros(heads)) if bias else None
+        self.register_buffer("rows", torch.empty(grid.height, grid.height), persistent=False)
+        self.register_buffer("columns", torch.empty(grid.width, grid.width), persistent=False)
+        self.init_buffers()
+
+    def init_buffers(self) -> None:
+        rows, columns = self.grid.axis_offsets()
+        self.rows.copy_(rows)
+        self.columns.copy_(columns)
+
+    def axis_scores(self) -> tuple[Tensor, Tensor]:
+        """The two terms of the score.  # (H, height, height), (H, width, width)"""
+        across, down, square = self.weight[:, :, None, None].unbind(1)
+        rows = down * self.rows + square * self.rows.square()
+        columns = across * self.columns + square * self.columns.square()
+        return (rows if self.bias is None else rows + self.bias[:, None, None]), columns
+
+    def axis_maps(self) -> tuple[Tensor, Tensor]:
+        """The two factors of the map.  # (H, height, height), (H, width, width)"""
+        rows, columns = self.axis_scores()
+        return rows.softmax(-1), columns.softmax(-1)
+
+    def scores(self) -> Tensor:
+        """# (H, P, P)"""
+        rows, columns = self.axis_scores()
+        return (rows[:, :, None, :, None] + columns[:, None, :, None, :]).flatten(3, 4).flatten(1, 2)
+
+    def map(self) -> Tensor:
+        """softmax(v · r(δ)), straight from the definition.  # (H, P, P)"""
+        return self.scores().softmax(-1)
+
+    def forward(self, v: Tensor) -> Tensor:
+        """`map()` applied to values, by its factors.  # (B, H, P, D) -> (B, H, P, D)"""
+        rows, columns = self.axis_maps()
+        v = v.unflatten(2, (self.grid.height, self.grid.width))
+        v = torch.einsum("hcz,bhrzd->bhrcd", columns.to(v.dtype), v)
+        return torch.einsum("hrz,bhzcd->bhrcd", rows.to(v.dtype), v).flatten(2, 3)
+
+
+def kernel_centers(heads: int, *, rectangular: bool = False) -> Tensor:
+    """One centre Δ = (row, column) per head, on the taps of a kernel around the query.  # (H, 2)
+
+    A square number of heads tiles a √H × √H kernel. Other numbers are refused, because leaving some heads without a place
+    (as the original code does, silently) is never what one wants; `rectangular=True` tiles the nearest rectangle instead.
+    Head h1 + k·h2 sits at row h1 and column h2, as in the original, so that weights can be exchanged.
+    """
+    rows = max(side for side in range(1, math.isqrt(heads) + 1) if heads % side == 0)
+    columns = heads // rows
+    if rows != columns and not rectangular:
+        raise ValueError(
+            f"heads must be a square number (1, 4, 9, 16, …) so that they tile a kernel, but heads={heads}; "
+            f'ask for centers="rectangular" to lay them out as {rows} × {columns}'
+        )
+    across, down = torch.meshgrid(torch.arange(columns), torch.arange(rows), indexing="ij")
+    middle = torch.tensor([(rows - 1) / 2, (columns - 1) / 2])
+    return torch.stack([down.flatten(), across.flatten()], dim=-1) - middle
+
+
+def place_weights(centers: Tensor, strength: float) -> Tensor:
+    """v for bumps of the given strength α at the given centres Δ.  # (H, 2) -> (H, 3)"""
+    rows, columns = centers.to(torch.get_default_dtype()).unbind(-1)
+    return strength * torch.stack([2 * columns, 2 * rows, -torch.ones_like(rows)], dim=-1)
+
+
+def resolve_centers(heads: int, centers: str | Sequence[Sequence[float]]) -> Tensor:
+    if isinstance(centers, str):
+        if centers not in ("square", "rectangular"):
+            raise ValueError(f'centers must be "square", "rectangular" or (row, column) pairs, but centers={centers!r}')
+        return kernel_centers(heads, rectangular=centers == "rectangular")
+    given = torch.as_tensor(centers, dtype=torch.get_default_dtype())
+    if given.shape != (heads, 2):
+        raise ValueError(f"centers must be one (row, column) per head, {heads} pairs, but got shape {tuple(given.shape)}")
+    return given
+
+
+class Positional(Attention):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        grid: Grid,
+        *,
+        content: bool = True,
+        strength: float = 1.0,
+        centers: str | Sequence[Sequence[float]] = "square",
+        qkv_bias: bool = True,
+    ) -> None:
+        super().__init__(width, heads, grid, qkv_bias=qkv_bias, reads="qkv" if content else "v")
+        if not content:
+            refuse_prefix(grid, "positional attention without content", "let them join at a later block")
+        self.content = content
+        self.place = Place(heads, grid, strength, centers)
+
+    def place_scores(self) -> Tensor:
+        """v · r(δ), zero where a prefix token takes part.  # (H, N, N)"""
+        return pad(self.place.scores(), (self.grid.prefix, 0, self.grid.prefix, 0))
+
+    def attention_map(self, x: Tensor) -> Tensor:
+        if not self.content:
+            self.check_input(x)
+            return self.place.map().to(x.dtype).expand(len(x), -1, -1, -1)
+        q, k, _ = self.project(x)
+        return (self.scores(q, k) + self.place_scores()).softmax(-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.content:
+            return self.merge(self.place(self.values(x)))
+        q, k, v = self.project(x)
+        return self.merge(scaled_dot_product_attention(q, k, v, attn_mask=self.place_scores().to(q.dtype)))

@@ -1,0 +1,18 @@
+"""Errors that say what was given, what is allowed, and what comes nearest."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def unknown_name(kind: str, given: object, choices: Iterable[str]) -> ValueError:
+    """The error for a name that is not among the choices.
+
+    >>> unknown_name("attention", "gatd", ["full", "gated"])
+    ValueError("there is no attention 'gatd'; did you mean 'gated'? The choices are full, gated")
+    """
+    names = sorted(choices)
+    nearest = difflib.get_close_matches(str(given), names, n=1)
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    return ValueError(f"there is no {kind} {given!r}; {hint}The choices are {', '.join(names)}")
