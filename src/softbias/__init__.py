@@ -1,0 +1,84 @@
+"""softbias: vision transformers that learn from small image sets, because their attention carries a soft inductive bias.
+
+    import softbias
+    model = softbias.create_model("convit_tiny", num_classes=10, img_size=32)
+    seen = softbias.inspect(model, images, layers=[0])
+
+Names are imported when they are first used, so that `import softbias` and `softbias --help` are quick; torch comes with the
+first of them. The models are in timm's registry as `softbias_…` as soon as both libraries are imported, in either order.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from softbias import _timm_hook
+from softbias._version import __version__
+
+if TYPE_CHECKING:
+    from softbias.attention import ATTENTION, register_attention
+    from softbias.export import export
+    from softbias.grid import Grid
+    from softbias.inspection import Inspection, inspect
+    from softbias.models import Layer, ModelSpec, ResNetSpec, build, create_model, list_models
+    from softbias.models.convert import convert
+    from softbias.models.resize import resize
+    from softbias.models.storage import load, save
+    from softbias.models.weights import load_weights
+
+__all__ = [
+    "ATTENTION",
+    "Grid",
+    "Inspection",
+    "Layer",
+    "ModelSpec",
+    "ResNetSpec",
+    "__version__",
+    "build",
+    "convert",
+    "create_model",
+    "export",
+    "inspect",
+    "list_models",
+    "load",
+    "load_weights",
+    "register_attention",
+    "resize",
+    "save",
+]
+
+PLACES = {
+    "ATTENTION": "softbias.attention",
+    "Grid": "softbias.grid",
+    "Inspection": "softbias.inspection",
+    "Layer": "softbias.models",
+    "ModelSpec": "softbias.models",
+    "ResNetSpec": "softbias.models",
+    "build": "softbias.models",
+    "convert": "softbias.models.convert",
+    "create_model": "softbias.models",
+    "export": "softbias.export",
+    "inspect": "softbias.inspection",
+    "list_models": "softbias.models",
+    "load": "softbias.models.storage",
+    "load_weights": "softbias.models.weights",
+    "register_attention": "softbias.attention",
+    "resize": "softbias.models.resize",
+    "save": "softbias.models.storage",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PLACES:
+        raise AttributeError(f"module 'softbias' has no attribute {name!r}")
+    value = getattr(importlib.import_module(PLACES[name]), name)
+    globals()[name] = value  # also wins over a submodule of the same name, softbias.export
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *PLACES})
+
+
+_timm_hook.install()

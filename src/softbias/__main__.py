@@ -1,0 +1,5 @@
+import sys
+
+from softbias.cli import main
+
+sys.exit(main())

@@ -1,0 +1,189 @@
+"""Models of other libraries: timm's classifiers by name, Hugging Face folders, and how to read their attention.
+
+Shapes: B images, H heads, N tokens, C channels, D = C / H.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from softbias.attention import Attention
+from softbias.errors import unknown_name
+from softbias.grid import Grid
+from softbias.models.presets import FEW_PATCHES
+from softbias.models.spec import pair, suitable_patch
+
+Reader = Callable[[nn.Module, Tensor], Tensor]
+
+# timm
+
+
+def create_timm(name: str, *, device: Any = None, dtype: torch.dtype | None = None, **options: Any) -> nn.Module:
+    """A model of timm's registry, with fresh weights unless `pretrained=True`; options go to timm."""
+    import timm
+
+    if not timm.is_model(name.split(".")[0]):
+        raise unknown_name("model timm:", name, timm.list_models())
+    try:
+        model = timm.create_model(name, **options)
+    except TypeError as error:  # networks that take any image size have no such option
+        if "img_size" not in options or "img_size" not in str(error):
+            raise
+        options = {option: value for option, value in options.items() if option != "img_size"}
+        model = timm.create_model(name, **options)
+    grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
+    if grid and grid[0] * grid[1] < FEW_PATCHES and "img_size" in options:
+        warnings.warn(
+            f"timm:{name} at {options['img_size']} px leaves only {grid[0] * grid[1]} tokens to attend to; "
+            f"patch_size={suitable_patch(pair('img_size', options['img_size']))} is a better choice",
+            stacklevel=3,
+        )
+    model.name = f"timm:{name}"
+    model.timm_options = {option: value for option, value in options.items() if option != "pretrained"}
+    model.class_names = None
+    return model.to(device=device, dtype=dtype)
+
+
+class TimmAdapter(nn.Module):
+    """One of our mechanisms in the place of timm's attention, which is also handed a mask."""
+
+    def __init__(self, mechanism: Attention) -> None:
+        super().__init__()
+        self.mechanism = mechanism
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        if attn_mask is not None or is_causal:
+            raise ValueError(f"{type(self.mechanism).__name__} attention takes no attention mask")
+        return self.mechanism(x)
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """# (B, N, C) -> (B, H, N, D)"""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def read_timm(module: nn.Module, x: Tensor) -> Tensor:
+    """The map of timm's Attention (ViT, DeiT) and of its ConViT's MHSA."""
+    q, k, _ = (split_heads(part, module.num_heads) for part in module.qkv(x).chunk(3, dim=-1))
+    q, k = getattr(module, "q_norm", nn.Identity())(q), getattr(module, "k_norm", nn.Identity())(k)
+    return (q * module.scale @ k.mT).softmax(-1)
+
+
+def read_timm_gpsa(module: nn.Module, x: Tensor) -> Tensor:
+    return module.get_attention(x)
+
+
+def timm_sites(model: nn.Module, img_size: tuple[int, int] | None) -> list[tuple[nn.Module, Grid, Reader]] | None:
+    blocks, embed = getattr(model, "blocks", None), getattr(model, "patch_embed", None)
+    if blocks is None or embed is None or not hasattr(embed, "grid_size"):
+        return None
+    height, width = embed.grid_size
+    if img_size is not None and not getattr(embed, "strict_img_size", True):
+        patch = pair("patch_size", embed.patch_size)
+        height, width = -(-img_size[0] // patch[0]), -(-img_size[1] // patch[1])
+    late = getattr(model, "local_up_to_layer", None)  # ConViT: the class token joins there
+    found: list[tuple[nn.Module, Grid, Reader]] = []
+    for index, block in enumerate(blocks):
+        attention = getattr(block, "attn", None)
+        prefix = getattr(model, "num_prefix_tokens", 1) if late is None else int(index >= late)
+        kind = type(attention).__name__
+        if isinstance(attention, TimmAdapter):
+            found.append((attention.mechanism, attention.mechanism.grid, read_timm))
+        elif kind == "GPSA":
+            found.append((attention, Grid(height, width), read_timm_gpsa))
+        elif kind in ("Attention", "MHSA") and hasattr(attention, "qkv") and type(attention).__module__.startswith("timm"):
+            found.append((attention, Grid(height, width, prefix), read_timm))
+        else:
+            return None
+    return found or None
+
+
+# Hugging Face
+
+
+class HuggingFaceClassifier(nn.Module):
+    """A Hugging Face image classifier that returns logits, as every other model here does."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.num_classes = model.config.num_labels
+        names = model.config.id2label
+        self.class_names = tuple(names[index] for index in sorted(names)) if names else None
+
+    @property
+    def name(self) -> str:
+        return f"hf:{self.model.config.name_or_path}"
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.model(images).logits
+
+
+def create_hugging_face(
+    folder: str,
+    *,
+    num_classes: int | None = None,
+    img_size: int | tuple[int, int] | None = None,
+    in_chans: int = 3,
+    device: Any = None,
+    dtype: torch.dtype | None = None,
+) -> nn.Module:
+    """The classifier in a folder that `save_pretrained` wrote: with its weights if they are there (safetensors only)."""
+    try:
+        from transformers import AutoConfig, AutoModelForImageClassification
+    except ImportError as error:
+        raise ValueError("hf: models need the package transformers: pip install 'softbias[hf]'") from error
+    if not (Path(folder) / "config.json").is_file():
+        raise ValueError(f"hf:{folder}: there is no config.json in that folder")
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    wanted = {"num_labels": num_classes, "image_size": img_size, "num_channels": in_chans}
+    for name, value in wanted.items():
+        if value is not None and getattr(config, name, value) != value:
+            if name != "num_labels":
+                raise ValueError(f"hf:{folder} is for {name}={getattr(config, name)}, but {value} was asked for")
+            config.num_labels = value
+    if any(Path(folder).glob("*.safetensors")):
+        model = AutoModelForImageClassification.from_pretrained(
+            folder, config=config, local_files_only=True, use_safetensors=True, ignore_mismatched_sizes=True
+        )
+    elif any(Path(folder).glob("*.bin")):
+        raise ValueError(f"hf:{folder} holds pickled weights, which can run code; save them as safetensors first")
+    else:
+        model = AutoModelForImageClassification.from_config(config)
+    return HuggingFaceClassifier(model).to(device=device, dtype=dtype)
+
+
+def read_hugging_face(module: nn.Module, x: Tensor) -> Tensor:
+    """The map of a ViT's self-attention, whose projections are named by release: q_proj, k_proj or query, key."""
+    query = module.q_proj if hasattr(module, "q_proj") else module.query
+    key = module.k_proj if hasattr(module, "k_proj") else module.key
+    heads = module.num_attention_heads
+    q, k = split_heads(query(x), heads), split_heads(key(x), heads)
+    return (q * q.shape[-1] ** -0.5 @ k.mT).softmax(-1)
+
+
+def hugging_face_sites(model: nn.Module) -> list[tuple[nn.Module, Grid, Reader]] | None:
+    inner = model.model if isinstance(model, HuggingFaceClassifier) else model
+    if type(inner).__name__ != "ViTForImageClassification":
+        return None
+    config = inner.config
+    image, patch = pair("image_size", config.image_size), pair("patch_size", config.patch_size)
+    grid = Grid(image[0] // patch[0], image[1] // patch[1], prefix=1)
+    attention = [
+        module
+        for module in inner.modules()
+        if type(module).__name__ in ("ViTAttention", "ViTSelfAttention") and (hasattr(module, "q_proj") or hasattr(module, "query"))
+    ]
+    return [(module, grid, read_hugging_face) for module in attention] or None
+
+
+def find_sites(model: nn.Module, img_size: tuple[int, int] | None) -> list[tuple[nn.Module, Grid, Reader]] | None:
+    """The attention of a foreign model, block by block, or None if it is not one we can read."""
+    return hugging_face_sites(model) or timm_sites(model, img_size)
+

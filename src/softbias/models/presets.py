@@ -1,0 +1,233 @@
+"""The models of the papers, by name: every preset is a family and its size, and yields a spec.
+
+Papers' names live here and in docstrings; mechanisms are named after what they do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from softbias.errors import unknown_name
+from softbias.models.spec import Layer, ModelSpec, ResNetSpec, Spec, check_fields, pair, suitable_patch
+
+FEW_PATCHES = 16
+
+
+def deit(*, width: int, heads: int, depth: int = 12, **image: Any) -> ModelSpec:
+    """ViT as DeiT has it (Touvron et al., 2021), without distillation: full attention, class token, learned positions."""
+    return ModelSpec(width=width, heads=heads, layers=(Layer("full"),) * depth, **image)
+
+
+def convit(
+    *,
+    width: int,
+    heads: int,
+    depth: int = 12,
+    gated_blocks: int | None = None,
+    strength: float = 1.0,
+    gate: float = 1.0,
+    centers: str | Sequence[Sequence[float]] = "square",
+    **image: Any,
+) -> ModelSpec:
+    """ConViT (d'Ascoli et al., 2021): gated blocks first (all but two), then the class token, then full attention.
+
+    If every block is gated there is no place for a class token, and the head sees the average patch.
+    """
+    gated_blocks = depth - 2 if gated_blocks is None else gated_blocks
+    if not 0 <= gated_blocks <= depth:
+        raise ValueError(f"gated_blocks must lie between 0 and depth={depth}, but gated_blocks={gated_blocks}")
+    options: dict[str, Any] = {"strength": strength, "gate": gate, "centers": centers}
+    options = {name: value for name, value in options.items() if value != {"centers": "square"}.get(name, 1.0)}
+    everywhere = gated_blocks == depth
+    return ModelSpec(
+        width=width,
+        heads=heads,
+        layers=(Layer("gated", options),) * gated_blocks + (Layer("full"),) * (depth - gated_blocks),
+        class_token=None if everywhere else gated_blocks,
+        pool="average" if everywhere else "token",
+        qkv_bias=False,
+        **image,
+    )
+
+
+def ibit(
+    *,
+    width: int,
+    heads: int,
+    depth: int = 12,
+    masked_blocks: int | None = None,
+    norm: str = "frobenius",
+    rank: int = 9,
+    kernel: str = "exp_l2",
+    fit: str = "svd",
+    roll: str | None = None,
+    released: bool = False,
+    **image: Any,
+) -> ModelSpec:
+    """IBiT: DeiT with learned masks in its attention, in the first `masked_blocks` blocks (all of them by default).
+
+    released=True is the published code rather than the paper: the branch is added to its normalized input, positions are a
+    1-D sinusoid, and the mask is read one column off.
+    """
+    masked_blocks = depth if masked_blocks is None else masked_blocks
+    if not 0 <= masked_blocks <= depth:
+        raise ValueError(f"masked_blocks must lie between 0 and depth={depth}, but masked_blocks={masked_blocks}")
+    roll = roll or ("released" if released else "paper")
+    options = {"norm": norm, "rank": rank, "kernel": kernel, "fit": fit, "roll": roll}
+    release = {"residual": "normalized", "positions": "sinusoid_1d"} if released else {}
+    return ModelSpec(
+        width=width,
+        heads=heads,
+        layers=(Layer("masked", options),) * masked_blocks + (Layer("full"),) * (depth - masked_blocks),
+        drop_path_feed_forward=False,
+        **release,
+        **image,
+    )
+
+
+def arvit(*, width: int, heads: int, depth: int = 6, released: bool = False, **image: Any) -> ModelSpec:
+    """ARViT (Mormille et al.): few wide blocks with one linear layer as feed-forward, and a head that sees every patch.
+
+    released=True is the published code: post-norm, ReLU of 256, dropout, and 0.3 × the positions at every attention.
+    """
+    release: dict[str, Any] = {}
+    if released:
+        release = {"pre_norm": False, "feed_forward": "relu", "hidden": 256, "dropout": 0.1}
+        release |= {"positions_at": "attention", "position_scale": 0.3}
+    return ModelSpec(
+        width=width,
+        heads=heads,
+        layers=(Layer("full"),) * depth,
+        **{"class_token": None, "pool": "flatten", "positions": "sinusoid", "feed_forward": "linear", **release},
+        **image,
+    )
+
+
+def window(
+    *, width: int, heads: int, depth: int = 12, window: int | None = None, mode: str = "alternate", **image: Any
+) -> ModelSpec:
+    """Window attention in every block, average pooling; "alternate" is block, shifted, block, … as in Swin.
+
+    The default window is 7, or 4 where the grid has fewer than 14 patches a side.
+    """
+    side = min(pair("img_size", image["img_size"])) // min(pair("patch_size", image["patch_size"]))
+    window = window or (7 if side >= 14 else 4)
+    if mode == "sliding":
+        window -= 1 - window % 2
+    modes = ("block", "shifted") if mode == "alternate" else (mode, mode)
+    layers = tuple(Layer("window", {"window": window, "mode": modes[index % 2]}) for index in range(depth))
+    return ModelSpec(width=width, heads=heads, layers=layers, class_token=None, pool="average", **image)
+
+
+def dwconv(
+    *, width: int, heads: int, depth: int = 12, kernel_size: int = 7, dynamic: bool = False, **image: Any
+) -> ModelSpec:
+    """Depth-wise convolutions in place of attention (the ETH study's "local" network as its code has it)."""
+    layer = Layer("dwconv", {"kernel_size": kernel_size, "dynamic": dynamic})
+    return ModelSpec(
+        width=width, heads=heads, layers=(layer,) * depth, class_token=None, pool="average", positions="none", **image
+    )
+
+
+def resnet(*, stem: str | None = None, img_size: Any, **options: Any) -> ResNetSpec:
+    """ResNet; the stem suits the image unless it is given."""
+    options.pop("patch_size", None)
+    stem = stem or ("small" if max(pair("img_size", img_size)) <= 64 else "large")
+    return ResNetSpec(img_size=img_size, stem=stem, **options)
+
+
+@dataclass(frozen=True)
+class Preset:
+    family: Callable[..., Spec]
+    size: dict[str, Any]
+    img_size: int = 224
+    num_classes: int = 1000
+
+
+TINY, SMALL, BASE = {"width": 192, "heads": 3}, {"width": 384, "heads": 6}, {"width": 768, "heads": 12}
+NANO = {"width": 64, "heads": 4, "depth": 4}
+
+PRESETS: dict[str, Preset] = {
+    "deit_tiny": Preset(deit, TINY),
+    "deit_small": Preset(deit, SMALL),
+    "deit_base": Preset(deit, BASE),
+    "convit_tiny": Preset(convit, {"width": 192, "heads": 4}),
+    "convit_tiny_plus": Preset(convit, {"width": 256, "heads": 4}),
+    "convit_small": Preset(convit, {"width": 432, "heads": 9}),
+    "convit_small_plus": Preset(convit, {"width": 576, "heads": 9}),
+    "convit_base": Preset(convit, {"width": 768, "heads": 16}),
+    "convit_base_plus": Preset(convit, {"width": 1024, "heads": 16}),
+    "ibit_tiny": Preset(ibit, TINY),
+    "ibit_small": Preset(ibit, SMALL),
+    "ibit_base": Preset(ibit, BASE),
+    "arvit_base": Preset(arvit, {"width": 516, "heads": 12}, img_size=256),
+    "arvit_style": Preset(arvit, {"width": 512, "heads": 8}, img_size=256),
+    "arvit_vit_tiny": Preset(deit, {"width": 516, "heads": 12, "depth": 6}, img_size=256),
+    "window_tiny": Preset(window, TINY),
+    "window_small": Preset(window, SMALL),
+    "dwconv_tiny": Preset(dwconv, TINY),
+    "dwconv_dynamic_tiny": Preset(dwconv, TINY | {"dynamic": True}),
+    "resnet50": Preset(resnet, {}),
+    "deit_nano": Preset(deit, NANO, 32, 10),
+    "convit_nano": Preset(convit, NANO | {"gated_blocks": 3}, 32, 10),
+    "ibit_nano": Preset(ibit, NANO, 32, 10),
+    "arvit_nano": Preset(arvit, NANO, 32, 10),
+    "window_nano": Preset(window, NANO, 32, 10),
+    "dwconv_nano": Preset(dwconv, NANO, 32, 10),
+    "resnet_nano": Preset(resnet, {"blocks": (1, 1, 1, 1), "channels": (16, 32, 64, 96), "bottleneck": False}, 32, 10),
+}
+
+
+def preset_spec(
+    name: str,
+    *,
+    num_classes: int | None = None,
+    img_size: int | tuple[int, int] | None = None,
+    patch_size: int | tuple[int, int] | None = None,
+    in_chans: int = 3,
+    **overrides: Any,
+) -> Spec:
+    """The spec of a preset, for the given images, with overrides.
+
+    An override is an option of the preset's family (`strength` of ConViT, `rank` of IBiT, `depth`, …) or a field of the spec
+    (`drop_path`, `pool`, …); any other name is an error.
+    """
+    if name not in PRESETS:
+        raise unknown_name("model", name, PRESETS)
+    preset = PRESETS[name]
+    size = pair("img_size", preset.img_size if img_size is None else img_size)
+    image = {"img_size": size, "in_chans": in_chans}
+    image["num_classes"] = preset.num_classes if num_classes is None else num_classes
+    signature = inspect.signature(preset.family).parameters
+    own = [option for option, parameter in signature.items() if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+    of_family = preset.size | {option: overrides.pop(option) for option in own if option in overrides}
+    kind = ResNetSpec if preset.family is resnet else ModelSpec
+    known = {field.name for field in dataclasses.fields(kind)} | set(own)
+    for option in overrides:
+        if option not in known:
+            raise unknown_name(f"option of {name}", option, known)
+    if kind is ModelSpec:
+        image["patch_size"] = suitable_patch(size) if patch_size is None else pair("patch_size", patch_size)
+    elif patch_size is not None:
+        raise ValueError(f"{name} has no patches, but patch_size={patch_size}")
+    spec = preset.family(**of_family, **image)
+    if overrides:
+        check_fields(kind, overrides)
+        spec = dataclasses.replace(spec, **overrides)
+    warn_of_few_patches(spec)
+    return spec
+
+
+def warn_of_few_patches(spec: Spec) -> None:
+    if isinstance(spec, ModelSpec) and spec.grid(0).patches < FEW_PATCHES:
+        patches, better = spec.grid(0).patches, suitable_patch(spec.img_size)
+        warnings.warn(
+            f"an image of {spec.img_size[0]} × {spec.img_size[1]} in patches of {spec.patch_size[0]} × {spec.patch_size[1]} "
+            f"leaves only {patches} tokens to attend to; patch_size={better} is a better choice",
+            stacklevel=3,
+        )

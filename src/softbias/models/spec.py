@@ -1,0 +1,233 @@
+"""What a model is, as data: frozen, comparable, and the same in Python and in JSON.
+
+`ModelSpec` describes every transformer of this library, `ResNetSpec` the convolutional network beside them. A spec says all
+that defines the function of a model apart from its weights; `build` in `softbias.models` turns either into a module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from softbias.errors import unknown_name
+from softbias.grid import Grid
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "pool": ("token", "average", "flatten"),
+    "positions": ("learned", "sinusoid", "sinusoid_1d", "none"),
+    "positions_at": ("input", "attention"),
+    "feed_forward": ("gelu", "relu", "linear"),
+    "residual": ("plain", "normalized"),
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The token mixing of one block: a mechanism by its registered name, and the mechanism's own options."""
+
+    attention: str = "full"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        plain = json.loads(json.dumps(dict(self.options)))  # lists for tuples, so that equal specs stay equal through JSON
+        object.__setattr__(self, "options", plain)
+
+    def __hash__(self) -> int:
+        return hash((self.attention, json.dumps(self.options, sort_keys=True)))
+
+    def __str__(self) -> str:
+        inside = ",".join(f"{name}={value}" for name, value in self.options.items())
+        return f"{self.attention}({inside})" if inside else self.attention
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A vision transformer.
+
+    layers          one Layer per block, so that mechanisms can be mixed
+    class_token     the block before which a class token joins (0: at the input), or None for none
+    pool            what the head sees: the class "token", the "average" patch, or all patches one after another ("flatten")
+    positions       "learned" (with the class token when it joins at 0), fixed 2-D "sinusoid", "sinusoid_1d", or "none"
+    positions_at    added once at the "input", or to the input of every "attention" (not to the residual)
+    pre_norm        LayerNorm before each residual branch, or after it (False)
+    feed_forward    two layers around a "gelu" or "relu" of `hidden` channels (default 4 × width), or one "linear" layer
+    residual        "plain", or "normalized": the branch is added to its normalized input, as IBiT's release does
+    drop_path       stochastic depth, growing linearly from 0 in the first block to this in the last
+    drop_path_feed_forward   whether it applies to the feed-forward branch too (IBiT: no)
+    dropout         after the position embedding and after each branch
+    """
+
+    img_size: tuple[int, int]
+    patch_size: tuple[int, int]
+    width: int
+    heads: int
+    layers: tuple[Layer, ...]
+    num_classes: int = 1000
+    in_chans: int = 3
+    class_token: int | None = 0
+    pool: str = "token"
+    positions: str = "learned"
+    positions_at: str = "input"
+    position_scale: float = 1.0
+    pre_norm: bool = True
+    norm_eps: float = 1e-6
+    feed_forward: str = "gelu"
+    hidden: int | None = None
+    residual: str = "plain"
+    qkv_bias: bool = True
+    drop_path: float = 0.0
+    drop_path_feed_forward: bool = True
+    dropout: float = 0.0
+
+    kind = "transformer"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "img_size", pair("img_size", self.img_size))
+        object.__setattr__(self, "patch_size", pair("patch_size", self.patch_size))
+        object.__setattr__(self, "layers", tuple(self.layers))
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, but {name}={getattr(self, name)!r}")
+        for name in ("width", "heads", "in_chans"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, but {name}={getattr(self, name)}")
+        if self.num_classes < 0:
+            raise ValueError(f"num_classes must be at least 0 (no head), but num_classes={self.num_classes}")
+        for name in ("drop_path", "dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie in [0, 1), but {name}={getattr(self, name)}")
+        if not self.layers:
+            raise ValueError("a model needs at least one layer, but layers is empty")
+        if self.class_token is not None and not 0 <= self.class_token < self.depth:
+            raise ValueError(
+                f"the class token joins before a block, 0 to {self.depth - 1}, or never (None), "
+                f"but class_token={self.class_token}"
+            )
+        if self.pool == "token" and self.class_token is None:
+            raise ValueError('pool="token" needs a class token: set class_token to a block, or pool="average"')
+        if self.positions in ("sinusoid", "sinusoid_1d") and self.width % 4:
+            raise ValueError(f"sinusoid positions need a width that is a multiple of 4, but width={self.width}")
+        for image, patch, side in zip(self.img_size, self.patch_size, ("height", "width"), strict=True):
+            if image % patch:
+                raise ValueError(
+                    f"the image's {side} must be a multiple of the patch's, but {image} is not a multiple of {patch}; "
+                    f"nearest that works: {max(1, round(image / patch)) * patch}"
+                )
+
+    @property
+    def depth(self) -> int:
+        return len(self.layers)
+
+    def grid(self, block: int) -> Grid:
+        """Where the tokens of a block sit: patches, and the class token once it has joined."""
+        height, width = (image // patch for image, patch in zip(self.img_size, self.patch_size, strict=True))
+        joined = self.class_token is not None and self.class_token <= block
+        return Grid(height, width, prefix=int(joined))
+
+    def describe_layers(self) -> str:
+        """Mechanisms in block order, runs joined: "10 × gated, 2 × full"."""
+        runs: list[tuple[str, int]] = []
+        for layer in self.layers:
+            name = layer.attention
+            if name == "window":
+                name = f"{layer.options.get('mode', 'block')}-window"
+            elif name == "dwconv" and layer.options.get("dynamic"):
+                name = "dynamic dwconv"
+            if runs and runs[-1][0] == name:
+                runs[-1] = (name, runs[-1][1] + 1)
+            else:
+                runs.append((name, 1))
+        names = [name for name, _ in runs]
+        if len(runs) > 3 and names == [names[index % 2] for index in range(len(names))]:
+            return f"{len(runs)} × {' / '.join(names[:2])}"
+        return ", ".join(f"{count} × {name}" for name, count in runs)
+
+    def to_dict(self) -> dict[str, Any]:
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        plain["layers"] = [{"attention": layer.attention, "options": dict(layer.options)} for layer in self.layers]
+        plain |= {"img_size": list(self.img_size), "patch_size": list(self.patch_size)}
+        return {"kind": self.kind, **plain}
+
+
+@dataclass(frozen=True)
+class ResNetSpec:
+    """A residual convolutional network (He et al., 2016), the comparator of every study.
+
+    stem    "large": 7 × 7 convolution of stride 2 and a max-pool, for 224 px; "small": one 3 × 3 convolution, for small images
+    """
+
+    img_size: tuple[int, int]
+    blocks: tuple[int, ...] = (3, 4, 6, 3)
+    channels: tuple[int, ...] = (64, 128, 256, 512)
+    bottleneck: bool = True
+    stem: str = "large"
+    num_classes: int = 1000
+    in_chans: int = 3
+    drop_path: float = 0.0
+
+    kind = "resnet"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "img_size", pair("img_size", self.img_size))
+        object.__setattr__(self, "blocks", tuple(self.blocks))
+        object.__setattr__(self, "channels", tuple(self.channels))
+        if self.stem not in ("small", "large"):
+            raise ValueError(f'stem must be "small" or "large", but stem={self.stem!r}')
+        if len(self.blocks) != len(self.channels):
+            raise ValueError(f"blocks and channels must be equally many, but are {self.blocks} and {self.channels}")
+
+    def describe_layers(self) -> str:
+        return f"{sum(self.blocks)} × {'bottleneck' if self.bottleneck else 'basic'} convolution"
+
+    def to_dict(self) -> dict[str, Any]:
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {"kind": self.kind, **{name: list(v) if isinstance(v, tuple) else v for name, v in plain.items()}}
+
+
+Spec = ModelSpec | ResNetSpec
+
+
+def spec_from_dict(plain: Mapping[str, Any]) -> Spec:
+    """The inverse of `to_dict`; unknown fields are errors, never ignored."""
+    given = dict(plain)
+    kinds: dict[str, type[Spec]] = {"transformer": ModelSpec, "resnet": ResNetSpec}
+    kind = given.pop("kind", "transformer")
+    if kind not in kinds:
+        raise unknown_name("kind of model", kind, kinds)
+    check_fields(kinds[kind], given)
+    if kind == "transformer":
+        given["layers"] = tuple(Layer(**layer) for layer in given["layers"])
+    return kinds[kind](**given)
+
+
+def check_fields(spec: type[Spec], given: Mapping[str, Any]) -> None:
+    names = [f.name for f in dataclasses.fields(spec)]
+    for name in given:
+        if name not in names:
+            raise unknown_name("model option", name, names)
+
+
+def pair(name: str, value: Any) -> tuple[int, int]:
+    sides = (value, value) if isinstance(value, int) else tuple(value)
+    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise ValueError(f"{name} must be a whole number or (height, width), but {name}={value!r}")
+    return sides
+
+
+def suitable_patch(img_size: int | tuple[int, int]) -> int:
+    """The patch for an image: the largest of 16, 8, 4, 2 that divides it and leaves at least 7 patches a side.
+
+    >>> [suitable_patch(size) for size in (28, 32, 64, 96, 224, 256)]
+    [4, 4, 8, 8, 16, 16]
+    """
+    sides = pair("img_size", img_size)
+    for patch in (16, 8, 4, 2):
+        if all(side % patch == 0 for side in sides) and min(sides) // patch >= 7:
+            return patch
+    for patch in (2, 1):
+        if all(side % patch == 0 for side in sides) and max(sides) // patch <= 64:
+            return patch
+    raise ValueError(f"no patch of 16, 8, 4 or 2 divides img_size={img_size}; choose a multiple of 16, or give patch_size")

@@ -1,0 +1,139 @@
+"""Save and load: config.json and model.safetensors in the layout that timm and the Hugging Face hub read.
+
+    softbias.save(model, "flowers", class_names=["rose", "tulip"])
+    model = softbias.load("flowers")                     # or timm.create_model("local-dir:flowers", pretrained=True)
+
+The spec, the class names and the preprocessing are inside, with a model card beside. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from softbias._version import __version__
+from softbias.models import create_model, spec_from_dict
+from softbias.models.cfg import timm_cfg
+from softbias.models.foreign import HuggingFaceClassifier
+from softbias.models.resnet import ResNet
+from softbias.models.vit import VisionTransformer
+
+FORMAT = 1
+PREPROCESSING = ("mean", "std", "interpolation", "crop_pct", "crop_mode", "input_size")
+
+
+def save(
+    model: nn.Module,
+    folder: str | Path,
+    *,
+    class_names: Sequence[str] | None = None,
+    preprocessing: Mapping[str, Any] | None = None,
+    card: str | None = None,
+) -> Path:
+    """Write a model into a folder, and return the folder.
+
+    preprocessing   of mean, std, interpolation, crop_pct, crop_mode; what is not given stays as the model has it
+    card            text for the model card's first section
+    """
+    folder = Path(folder)
+    names = tuple(class_names or getattr(model, "class_names", None) or ())
+    if names and len(names) != model.num_classes:
+        raise ValueError(f"the model has {model.num_classes} classes, but {len(names)} class names were given")
+    for option in preprocessing or {}:
+        if option not in PREPROCESSING:
+            raise ValueError(f"preprocessing takes {', '.join(PREPROCESSING)}, but got {option!r}")
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(model, HuggingFaceClassifier):
+        if names:
+            model.model.config.id2label = dict(enumerate(names))
+            model.model.config.label2id = {name: index for index, name in enumerate(names)}
+        model.model.save_pretrained(folder)
+        return folder
+    cfg = dict(getattr(model, "pretrained_cfg", None) or {})
+    if isinstance(model, VisionTransformer | ResNet):
+        cfg |= timm_cfg(model.spec, model.name) | {name: cfg[name] for name in PREPROCESSING[:5] if name in cfg}
+        model_args: dict[str, Any] = {"spec": model.spec.to_dict()}
+    elif hasattr(model, "timm_options"):
+        model_args = {name: value for name, value in model.timm_options.items() if name != "num_classes"}
+    else:
+        raise ValueError(f"save takes a softbias, timm: or hf: model, but got {type(model).__name__}")
+    cfg |= preprocessing or {}
+    config = {
+        "architecture": cfg.pop("architecture"),
+        "num_classes": model.num_classes,
+        "num_features": model.num_features,
+        "label_names": list(names) or None,
+        "model_args": model_args,
+        "pretrained_cfg": {name: value for name, value in cfg.items() if value is not None and name not in ("url", "file")},
+        "softbias": {"format": FORMAT, "version": __version__, "name": getattr(model, "name", None)},
+    }
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}, indent=2) + "\n")
+    (folder / "README.md").write_text(model_card(model, names, config["pretrained_cfg"], card))
+    return folder
+
+
+def load(folder: str | Path, *, device: Any = None) -> nn.Module:
+    """The model that `save` wrote, in evaluation mode, with its class names."""
+    folder = Path(folder)
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ValueError(f"there is no saved model in {folder}: it has no config.json")
+    try:
+        config = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if "model_type" in config:
+        return create_model(f"hf:{folder}", device=device).eval()
+    about = config.get("softbias", {})
+    if about.get("format", FORMAT) > FORMAT:
+        raise ValueError(
+            f"{folder} was saved by softbias {about.get('version')} in format {about['format']}, "
+            f"and this is softbias {__version__}, which reads up to format {FORMAT}: upgrade softbias"
+        )
+    weights = folder / "model.safetensors"
+    if not weights.is_file():
+        raise ValueError(f"there are no weights in {folder}: it has no model.safetensors")
+    args = dict(config.get("model_args", {}))
+    name = about.get("name")
+    if "spec" in args:
+        from softbias.models import build
+
+        model: nn.Module = build(spec_from_dict(args["spec"]), name=name)
+    elif name and name.startswith("timm:"):
+        model = create_model(name, num_classes=config["num_classes"], **args)
+    else:
+        raise ValueError(f"{folder} was not saved by softbias; timm.create_model('local-dir:{folder}') may read it")
+    model.load_state_dict(load_file(weights))
+    model.pretrained_cfg = model.default_cfg = {**config["pretrained_cfg"], "architecture": config["architecture"]}
+    names = config.get("label_names")
+    model.class_names = tuple(names) if names else None
+    return model.to(device=device).eval() if device is not None else model.eval()
+
+
+def model_card(model: nn.Module, names: Sequence[str], cfg: Mapping[str, Any], text: str | None) -> str:
+    spec = getattr(model, "spec", None)
+    title = getattr(model, "name", None) or "softbias model"
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    lines = ["---", "library_name: softbias", "tags: [image-classification, softbias, timm]", "---", "", f"# {title}", ""]
+    if text:
+        lines += [text.strip(), ""]
+    lines += [f"- {parameters:,} parameters"]
+    if spec is not None:
+        lines += [f"- blocks: {spec.describe_layers()}"]
+    lines += [
+        f"- input: {' × '.join(map(str, cfg['input_size']))} (channels × height × width)",
+        f"- normalized by mean {tuple(cfg['mean'])} and standard deviation {tuple(cfg['std'])}",
+    ]
+    if names:
+        lines += [f"- classes ({len(names)}): {', '.join(names)}"]
+    lines += ["", "```python", "import softbias", 'model = softbias.load("this folder")', "logits = model(images)", "```", ""]
+    return "\n".join(lines)
+
+

@@ -1,0 +1,121 @@
+"""Weights from elsewhere: checkpoints of timm's and the original ConViT, and of timm's DeiT.
+
+Our parameter names are timm's ViT's, so DeiT fits as it is; ConViT's gated layers keep q and k, v, position and gate under
+other names and are mapped here. Positions of another grid are interpolated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from softbias.models.spec import ModelSpec
+
+WRAPPERS = ("state_dict", "model", "module", "model_ema", "state_dict_ema")
+
+
+def read_state_dict(path: str | Path) -> dict[str, Tensor]:
+    """A state dict from .safetensors, from a folder that holds model.safetensors, or from .pth/.pt/.bin without pickled code."""
+    path = Path(path)
+    if path.is_dir():
+        path = path / "model.safetensors"
+    if not path.is_file():
+        raise ValueError(f"there are no weights at {path}")
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    if path.suffix in (".pth", ".pt", ".bin", ".tar"):
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        return unwrap_state_dict(loaded)
+    raise ValueError(f"weights must be .safetensors, .pth, .pt or .bin, but got {path.name}")
+
+
+def unwrap_state_dict(given: Mapping[str, Any]) -> dict[str, Tensor]:
+    for name in WRAPPERS:
+        if isinstance(given.get(name), Mapping):
+            return unwrap_state_dict(given[name])
+    return {re.sub(r"^(module\.|_orig_mod\.)+", "", name): tensor for name, tensor in given.items()}
+
+
+def to_own_names(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """ConViT's gated layers in our names: qk and v become one qkv; r(δ) is ordered as there, so positions stay as they are."""
+    own: dict[str, Tensor] = {}
+    for name, tensor in given.items():
+        prefix, _, rest = name.partition(".attn.")
+        if rest in ("qk.weight", "qk.bias"):
+            kind = rest.partition(".")[2]
+            own[f"{prefix}.attn.qkv.{kind}"] = torch.cat([tensor, given[f"{prefix}.attn.v.{kind}"]])
+        elif rest in ("v.weight", "v.bias") or rest == "rel_indices":
+            continue
+        elif rest in ("pos_proj.weight", "pos_proj.bias"):
+            own[f"{prefix}.attn.place.{rest.partition('.')[2]}"] = tensor
+        elif rest == "gating_param":
+            own[f"{prefix}.attn.gate"] = tensor
+        else:
+            own[name] = tensor
+    return own
+
+
+def load_weights(
+    model: nn.Module, weights: Mapping[str, Any] | str | Path, *, keep_head: bool = False, strict: bool = True
+) -> nn.Module:
+    """Load a state dict, a file or a folder into one of our models, and return the model.
+
+    Every tensor must find its place: names or shapes that do not fit are an error that lists them, never skipped. Positions
+    of another grid are interpolated. `keep_head=True` leaves the model's own head alone, for another number of classes;
+    `strict=False` allows missing and surplus tensors (shapes must still fit).
+    """
+    state = unwrap_state_dict(weights) if isinstance(weights, Mapping) else read_state_dict(weights)
+    state = to_own_names(state)
+    own = model.state_dict()
+    if keep_head:
+        head = head_names(model)
+        state = {name: tensor for name, tensor in state.items() if name not in head}
+        state |= {name: tensor for name, tensor in own.items() if name in head}
+    spec = getattr(model, "spec", None)
+    if isinstance(spec, ModelSpec) and "pos_embed" in state and "pos_embed" in own:
+        state["pos_embed"] = fit_positions(state["pos_embed"], spec)
+    wrong = [
+        f"{name} is {tuple(state[name].shape)}, the model has {tuple(own[name].shape)}"
+        for name in own
+        if name in state and own[name].shape != state[name].shape
+    ]
+    if strict:
+        wrong += [f"{name} is missing" for name in own if name not in state]
+        wrong += [f"{name} has no place in the model" for name in state if name not in own]
+    if wrong:
+        hint = "; keep_head=True keeps the model's own head" if any(w.startswith(("head.", "fc.")) for w in wrong) else ""
+        more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
+        raise ValueError(f"the weights do not fit: {'; '.join(wrong[:8])}{more}{hint}")
+    model.load_state_dict(state, strict=strict)
+    return model
+
+
+def head_names(model: nn.Module) -> set[str]:
+    head = model.get_classifier()
+    prefix = next(name for name, module in model.named_modules() if module is head)
+    return {f"{prefix}.{name}" for name in head.state_dict()}
+
+
+def fit_positions(given: Tensor, spec: ModelSpec) -> Tensor:
+    """Learned positions of a square grid, interpolated to the grid of the spec.  # (1, N', C) -> (1, N, C)"""
+    grid = spec.grid(0)
+    patches = given.shape[1] - grid.prefix
+    side = int(patches**0.5)
+    if given.shape[1] == len(grid) or side * side != patches:
+        return given
+    return resize_positions(given, (side, side), (grid.height, grid.width), grid.prefix)
+
+
+def resize_positions(given: Tensor, old: tuple[int, int], new: tuple[int, int], prefix: int) -> Tensor:
+    """# (1, prefix + old, C) -> (1, prefix + new, C)"""
+    image = given[:, prefix:].unflatten(1, old).permute(0, 3, 1, 2)
+    image = interpolate(image.float(), new, mode="bicubic", antialias=True).to(given.dtype)
+    return torch.cat([given[:, :prefix], image.flatten(2).mT], dim=1)
