@@ -12,7 +12,7 @@ def test_closed_gates_leave_a_converted_model_as_it_was():
     converted = convert(model, [0, 2], "gated", gate=-60.0)
     x = torch.randn(2, 3, 32, 32).double()
     torch.testing.assert_close(converted(x), model(x))
-    assert converted.spec.describe_layers() == "1 × gated, 1 × full, 1 × gated, 1 × full"
+    assert converted.spec.describe_layers() == "4 × gated / full"
     assert model.spec.describe_layers() == "4 × full"
 
 

@@ -41,7 +41,7 @@ def test_a_mask_of_the_initial_kernel_stays_local():
     stretched = kernel_map(Grid(12, 12))  # the kernel of the 8 × 8 grid, seen at 12 × 12, is wider but still local
     near = mask[stretched > 0.55].mean()
     assert near > 0.5 and mask[stretched < 0.02].abs().mean() < 0.25
-    torch.testing.assert_close(model.blocks[0].attn.mask()[0, 0], torch.ones(145), atol=0.05, rtol=0)
+    torch.testing.assert_close(model.blocks[0].attn.mask()[0, 0], torch.ones(145), atol=0.15, rtol=0)
 
 
 def test_a_flatten_head_keeps_its_logits_on_a_constant_picture():

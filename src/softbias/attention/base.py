@@ -85,6 +85,9 @@ class Attention(nn.Module):
     def init_buffers(self) -> None:
         """Fill the non-persistent buffers, which depend on the grid alone (again after `to_empty`)."""
 
+    def init_weights(self) -> None:
+        """Put back what the mechanism starts from, after a model has initialized all linear layers its own way."""
+
     def projections(self) -> dict[str, Tensor]:
         """The weights that another mechanism can take over, by name."""
         found = {}

@@ -47,10 +47,10 @@ class Gated(Attention):
             refuse_prefix(grid, "gated attention", 'let them join at a later block, or ask for prefix="content"')
         self.place = Place(heads, grid.with_prefix(0), strength, centers, bias=True)
         self.gate = nn.Parameter(torch.full((heads,), float(gate)))
-        self.init_values()
+        self.init_weights()
 
     @torch.no_grad()
-    def init_values(self) -> None:
+    def init_weights(self) -> None:
         """Values start as the input itself, as in a convolution whose taps pick patches."""
         nn.init.eye_(self.qkv.weight[2 * self.width :])
 

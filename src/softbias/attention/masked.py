@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from softbias.attention.base import Attention
-from softbias.attention.rolling import FITS, ROLLS, fitted_factors, unroll
+from softbias.attention.rolling import FITS, ROLLS, fitted_factors, kernel_map, unroll
 from softbias.grid import Grid
 
 SMALLEST = 1e-4  # of M⁺
@@ -50,6 +50,7 @@ class Masked(Attention):
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, but {name}={value!r}")
         if not 1 <= rank <= len(grid):
             raise ValueError(f"rank must lie between 1 and the number of tokens, {len(grid)}, but rank={rank}")
+        kernel_map(Grid(1, 1), kernel)  # refuse an unknown kernel here, also where nothing is fitted (on "meta")
         self.norm, self.rank, self.kernel, self.fit, self.roll = norm, rank, kernel, fit, roll
         self.rows_sum_to_one = norm == "softmax"
         self.mask_a = nn.Parameter(torch.empty(heads, rank, len(grid)))
@@ -70,7 +71,8 @@ class Masked(Attention):
     def log_mask(self) -> Tensor:
         """log M⁺, with the gradient of M passing straight through the floor.  # (H, N, N)"""
         mask = self.mask()
-        return (mask + (mask.clamp_min(SMALLEST) - mask).detach()).log()
+        fixed = mask.detach()
+        return (fixed.clamp_min(SMALLEST) + (mask - fixed)).log()  # adds an exact zero, so no rounding reaches log(0)
 
     def attention_map(self, x: Tensor) -> Tensor:
         q, k, _ = self.project(x)

@@ -142,7 +142,7 @@ class Positional(Attention):
     def attention_map(self, x: Tensor) -> Tensor:
         if not self.content:
             self.check_input(x)
-            return self.place.map().to(x.dtype).expand(len(x), -1, -1, -1)
+            return self.place.map().to(x.dtype).expand(x.shape[0], -1, -1, -1)
         q, k, _ = self.project(x)
         return (self.scores(q, k) + self.place_scores()).softmax(-1)
 

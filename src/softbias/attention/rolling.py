@@ -78,10 +78,10 @@ KERNELS = {
 
 def kernel_map(grid: Grid, kernel: str = "exp_l2") -> Tensor:
     """The target mask of a kernel, un-rolled; rows and columns of prefix tokens are ones.  # (N, N)"""
-    gaussian = re.fullmatch(r"gaussian(?:\(([0-9.]+)\))?", kernel)
+    gaussian = re.fullmatch(r"gaussian(?:\((\d+\.?\d*|\.\d+)\))?", kernel)
     if kernel == "exp_l2":
         patches = torch.exp(-0.5 * grid.distances())
-    elif gaussian:
+    elif gaussian and float(gaussian[1] or 1.0) > 0:
         patches = torch.exp(-0.5 * (grid.distances() / float(gaussian[1] or 1.0)).square())
     elif kernel == "exp_l1":
         patches = torch.exp(-0.5 * grid.distances("manhattan"))
@@ -134,7 +134,7 @@ FITS = ("svd", "adam", "sgd")
 def fitted_factors(grid: Grid, kernel: str, rank: int, fit: str, roll: str) -> tuple[Tensor, Tensor]:
     """Factors for a kernel on a grid; all blocks of a model start from the same ones, so they are kept.  # 2 × (r, N)"""
     with torch.device("cpu"):
-        rolled = roll_back(kernel_map(grid, kernel), grid.prefix, roll)
+        rolled = roll_back(kernel_map(grid, kernel).double(), grid.prefix, roll)
         if fit == "svd":
             return fit_svd(rolled, rank)
         return fit_descent(rolled, rank, optimizer=fit)

@@ -51,8 +51,7 @@ def entry_point(name: str | None) -> Callable[..., nn.Module]:
             return build_registered(name, **chosen)
 
         model = build_model_with_cfg(model_class, variant, pretrained, **options)
-        described = timm_cfg(model.spec, name)
-        model.pretrained_cfg = model.default_cfg = {**described, **model.pretrained_cfg}
+        model.pretrained_cfg["input_size"] = timm_cfg(model.spec, name)["input_size"]  # of this model, not of the preset
         return model
 
     variant = prefixed(name or "vit")

@@ -103,7 +103,7 @@ class VisionTransformer(nn.Module):
 
     def join_class_token(self, x: Tensor) -> Tensor:
         assert self.cls_token is not None
-        return torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
+        return torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Logits from tokens; with `pre_logits`, or without a head, one feature vector per image.  # (B, N, C) -> (B, K)

@@ -1,0 +1,163 @@
+"""Names of mechanisms, mechanisms from outside, and refusals that say what to do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from softbias.attention import (
+    ATTENTION,
+    Attention,
+    DepthwiseConv,
+    Full,
+    Gated,
+    Masked,
+    Positional,
+    Window,
+    find_attention,
+    list_attention,
+    register_attention,
+)
+from softbias.grid import Grid
+
+
+@pytest.fixture(autouse=True)
+def registry_as_it_was():
+    before = dict(ATTENTION)
+    yield
+    ATTENTION.clear()
+    ATTENTION.update(before)
+
+
+class Mine(Full):
+    pass
+
+
+def test_every_registered_name_is_found_and_listed():
+    assert list_attention() == sorted(ATTENTION)
+    for name, mechanism in ATTENTION.items():
+        assert find_attention(name) is mechanism
+        assert issubclass(mechanism, Attention)
+
+
+def test_a_registered_mechanism_is_found_by_its_name():
+    assert register_attention("mine", Mine) is Mine
+    assert find_attention("mine") is Mine
+    assert "mine" in list_attention()
+
+
+def test_registering_the_same_mechanism_again_changes_nothing():
+    register_attention("mine", Mine)
+    register_attention("mine", Mine)
+    assert find_attention("mine") is Mine
+
+
+def test_a_taken_name_is_refused_with_its_owner():
+    with pytest.raises(ValueError, match=r"the name 'full' is taken by softbias\.attention\.full\.Full"):
+        register_attention("full", Mine)
+    assert find_attention("full") is Full
+
+
+@pytest.mark.parametrize("something", [object, Grid, "Full", Full(16, 4, Grid(2, 2)), None], ids=repr)
+def test_something_that_is_no_mechanism_is_refused(something):
+    with pytest.raises(ValueError, match=r"must be a subclass of softbias\.attention\.Attention, but got"):
+        register_attention("mine", something)
+    assert "mine" not in ATTENTION
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one_and_the_choices():
+    with pytest.raises(
+        ValueError, match=r"no attention 'gatd'; did you mean 'gated'.*dwconv, full, gated, masked"
+    ) as error:
+        find_attention("gatd")
+    assert "window" in str(error.value)
+
+
+def test_a_name_like_no_other_is_refused_without_a_guess():
+    with pytest.raises(ValueError, match="no attention 'zzz'; The choices are") as error:
+        find_attention("zzz")
+    assert "did you mean" not in str(error.value)
+
+
+def test_an_entry_point_of_another_package_is_found(tmp_path, monkeypatch):
+    info = tmp_path / "foreign-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[softbias.attention]\nforeign = foreign_attention:Foreign\n")
+    (tmp_path / "foreign_attention.py").write_text(
+        "from softbias.attention import Full\n\n\nclass Foreign(Full):\n    pass\n"
+    )
+    with pytest.raises(ValueError, match="no attention 'foreign'"):
+        find_attention("foreign")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "foreign" in list_attention()
+    assert "foreign" not in ATTENTION  # listing imports nothing
+    found = find_attention("foreign")
+    assert (found.__module__, found.__name__) == ("foreign_attention", "Foreign")
+    assert issubclass(found, Full)
+
+
+EVERY = [*ATTENTION.values()]
+
+
+@pytest.mark.parametrize("mechanism", EVERY)
+def test_a_grid_that_is_none_is_refused(mechanism):
+    with pytest.raises(ValueError, match=r"grid must be a softbias\.grid\.Grid, but got \(4, 4\)"):
+        mechanism(16, 4, (4, 4))
+
+
+@pytest.mark.parametrize("mechanism", EVERY)
+def test_an_unknown_option_is_not_ignored(mechanism):
+    with pytest.raises(TypeError, match="no_such_option"):
+        mechanism(16, 4, Grid(4, 4), no_such_option=1)
+
+
+REFUSALS = {
+    "three heads tile no kernel": (lambda: Gated(24, 3, Grid(4, 4)), 'heads=3; ask for centers="rectangular".* as 1 × 3'),
+    "nor do eight": (lambda: Positional(32, 8, Grid(4, 4)), "heads=8; .* as 2 × 4"),
+    "gated class token": (lambda: Gated(32, 4, Grid(4, 4, prefix=1)), "no place for 1 prefix token.*join at a later block"),
+    "gated prefix": (lambda: Gated(32, 4, Grid(4, 4), prefix="drop"), '"refuse" or "content", but prefix=\'drop\''),
+    "place alone": (
+        lambda: Positional(32, 4, Grid(4, 4, prefix=1), content=False),
+        "positional attention without content has no place for 1 prefix token.*join at a later block",
+    ),
+    "convolved class token": (lambda: DepthwiseConv(32, 4, Grid(4, 4, prefix=2)), "no place for 2 prefix token"),
+    "centers by name": (lambda: Gated(32, 4, Grid(4, 4), centers="round"), "\"rectangular\".*but centers='round'"),
+    "too few centers": (lambda: Gated(32, 4, Grid(4, 4), centers=[(0, 1)]), r"4 pairs, but got shape \(1, 2\)"),
+    "rank nought": (lambda: Masked(32, 4, Grid(4, 4), rank=0), "between 1 and the number of tokens, 16, but rank=0"),
+    "rank above the tokens": (lambda: Masked(32, 4, Grid(4, 4, 1), rank=18), "the number of tokens, 17, but rank=18"),
+    "mask kernel": (lambda: Masked(32, 4, Grid(4, 4), kernel="conv5x5"), "exp_l2, .*conv3x3, ones, but kernel='conv5x5'"),
+    "gaussian of no width": (lambda: Masked(32, 4, Grid(4, 4), kernel="gaussian(0)"), "but kernel='gaussian"),
+    "gaussian of two points": (lambda: Masked(32, 4, Grid(4, 4), kernel="gaussian(1.2.3)"), "but kernel='gaussian"),
+    "mask norm": (lambda: Masked(32, 4, Grid(4, 4), norm="l1"), "norm must be one of frobenius, softmax, but norm='l1'"),
+    "mask fit": (lambda: Masked(32, 4, Grid(4, 4), fit="lbfgs"), "fit must be one of svd, adam, sgd, but fit='lbfgs'"),
+    "mask roll": (lambda: Masked(32, 4, Grid(4, 4), roll="left"), "one of paper, released, none, but roll='left'"),
+    "even sliding window": (
+        lambda: Window(32, 4, Grid(8, 8), window=4, mode="sliding"),
+        "window must be odd, but window=4",
+    ),
+    "no window": (lambda: Window(32, 4, Grid(8, 8), window=0), "window must be at least 1, but window=0"),
+    "window mode": (lambda: Window(32, 4, Grid(8, 8), mode="round"), "one of block, shifted, sliding, but mode='round'"),
+    "even convolution": (lambda: DepthwiseConv(32, 4, Grid(8, 8), kernel_size=4), "odd, but kernel_size=4"),
+    "no heads": (lambda: Full(32, 0, Grid(4, 4)), "width=32 and heads=0"),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_an_impossible_request_is_refused_with_what_was_given_and_what_is_allowed(refusal):
+    build, telling = REFUSALS[refusal]
+    with pytest.raises(ValueError, match=re.compile(telling, re.DOTALL)):
+        build()
+
+
+def test_three_heads_are_laid_out_in_a_row_when_asked():
+    layer = Gated(24, 3, Grid(4, 4), centers="rectangular")
+    assert layer.place.weight.tolist() == [[-2.0, 0.0, -1.0], [0.0, 0.0, -1.0], [2.0, 0.0, -1.0]]
+
+
+def test_heads_sit_where_the_original_puts_them():
+    weight = Gated(18, 9, Grid(4, 4), strength=3.0).place.weight
+    for h1 in range(3):
+        for h2 in range(3):
+            assert weight[h1 + 3 * h2].tolist() == [3.0 * 2 * (h2 - 1), 3.0 * 2 * (h1 - 1), -3.0]

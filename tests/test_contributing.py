@@ -1,0 +1,94 @@
+"""CONTRIBUTING.md shows how to add an attention. Here its blocks are put where they say they belong, and run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import softbias
+
+ROOT = Path(__file__).parent.parent
+SOURCE = Path(softbias.__file__).parent.parent
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+NO_CACHES = shutil.ignore_patterns("__pycache__", "*.egg-info")
+
+MECHANISM = "src/softbias/attention/fading.py"
+REGISTRY = "src/softbias/attention/__init__.py"
+TEST = "tests/attention/test_fading.py"
+TEST_OUTSIDE = "tests/test_fading.py"
+
+
+def block(path: str) -> str:
+    """The fenced block whose first line names the file."""
+    blocks = re.findall(r"^```\w+\n(.*?)^```$", GUIDE, re.M | re.S)
+    found = [text for text in blocks if text.split("\n")[0].endswith(f" {path}")]
+    assert len(found) == 1, f"CONTRIBUTING.md has {len(found)} blocks for {path}"
+    return found[0]
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def patched(text: str, diff: str) -> str:
+    """The text with the diff applied; every hunk must fit in exactly one place."""
+    for hunk in diff.partition("\n")[2].split("@@\n"):
+        lines = hunk.splitlines(keepends=True)
+        before, after = ("".join(line[1:] for line in lines if line[0] != sign) for sign in "+-")
+        assert text.count(before) == 1, f"the diff in CONTRIBUTING.md no longer fits {REGISTRY}:\n{before}"
+        text = text.replace(before, after)
+    return text
+
+
+def run(folder: Path, path: Path, *command: str) -> str:
+    """What the command prints, or a failure that shows it."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(path), str(SOURCE)]), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.pop("PYTEST_ADDOPTS", None)
+    done = subprocess.run([sys.executable, "-m", *command], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """This project with the example added, as a contributor would."""
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=NO_CACHES)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for path in (MECHANISM, TEST):
+        write(tmp_path / path, block(path))
+    registry = tmp_path / REGISTRY
+    write(registry, patched(registry.read_text(encoding="utf-8"), block(REGISTRY)))
+    return tmp_path
+
+
+def test_the_example_passes_its_test_and_the_contract_that_runs_by_itself(checkout):
+    printed = run(checkout, checkout / "src", "pytest", "-v", "-p", "no:cacheprovider", "tests/attention", "-k", "fading")
+    passed = re.findall(r"tests/attention/(\w+)\.py::(\S+) PASSED", printed)
+    own = {name for file, name in passed if file == "test_fading"}
+    assert own == set(re.findall(r"def (test_\w+)", block(TEST)))
+    assert [name for file, name in passed if file == "test_contract"], f"no contract was run on it:\n{printed}"
+
+
+def test_the_example_passes_the_linter(checkout):
+    run(checkout, checkout / "src", "ruff", "check", "--no-cache", MECHANISM, TEST, REGISTRY)
+    run(checkout, checkout / "src", "ruff", "format", "--no-cache", "--check", MECHANISM, TEST, REGISTRY)
+
+
+def test_the_example_works_from_another_package(tmp_path):
+    entry_points = tomllib.loads(block("pyproject.toml"))["project"]["entry-points"]
+    lines = [f"[{group}]\n{name} = {target}\n" for group, named in entry_points.items() for name, target in named.items()]
+    write(tmp_path / "my_package-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    write(tmp_path / "my_package-1.0.dist-info/entry_points.txt", "".join(lines))
+    write(tmp_path / "my_package/__init__.py", "")
+    write(tmp_path / "my_package/fading.py", block(MECHANISM))
+    write(tmp_path / TEST_OUTSIDE, block(TEST_OUTSIDE))
+    run(tmp_path, tmp_path, "pytest", "-v", "-p", "no:cacheprovider", "tests")
