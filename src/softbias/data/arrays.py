@@ -1,0 +1,207 @@
+"""Pictures that are numbers already: an .npz file, or a folder of .npy files. Nothing in them is ever unpickled.
+
+    images, labels                                     one set, no splits (also x, y)
+    train_images, train_labels, test_images, …         splits as given (also x_train, y_train, …; val or valid)
+    class_names                                        optional (also classes; in a folder, classes.json)
+
+Images: (N, H, W), (N, H, W, 1 | 3 | 4) or channels first; bytes in any integer type, 16-bit (v / 257), floats from 0 to 1.
+Labels: whole numbers or strings; without class names the values that occur are the classes.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softbias.data.dataset import Dataset
+from softbias.data.listing import SPLIT_NAMES, natural, same_classes, some
+
+IMAGES = ("images", "x")
+LABELS = ("labels", "label", "y")
+NAMES = ("class_names", "classes")
+
+
+def is_array_folder(path: Path) -> bool:
+    """Whether a folder holds pictures as .npy, rather than pictures with some array beside them."""
+    keys = {key for name in IMAGES for alias in SPLIT_NAMES for key in (name, f"{alias}_{name}", f"{name}_{alias}")}
+    return path.is_dir() and any(file.stem.casefold() in keys for file in path.glob("*.npy"))
+
+
+def read_arrays(path: str | Path) -> Dataset:
+    """The set in an .npz file or a folder of .npy files. Where the arrays name no splits, the Dataset has none."""
+    path = Path(path)
+    with _opened(path) as arrays:
+        given = {key.casefold(): key for key in arrays}
+        images: list[NDArray[np.uint8]] = []
+        labels: list[NDArray[Any]] = []
+        splits: dict[str, NDArray[np.int64]] = {}
+        start = 0
+        for split, image_key, label_key in _pairs(path, given):
+            pixels = as_pictures(_get(path, arrays, image_key), f"{path}: {image_key}")
+            kinds = _as_labels(_get(path, arrays, label_key), f"{path}: {label_key}")
+            if len(pixels) != len(kinds):
+                raise ValueError(f"{path}: {image_key} has {len(pixels)} pictures, but {label_key} has {len(kinds)} labels")
+            if images and pixels.shape[1:] != images[0].shape[1:]:
+                sizes = f"{pixels.shape[1:3]} beside {images[0].shape[1:3]}"
+                raise ValueError(f"{path}: all pictures need one size, but {image_key} has {sizes}")
+            images.append(pixels)
+            labels.append(kinds)
+            if split:
+                splits[split] = np.arange(start, start + len(pixels))
+            start += len(pixels)
+        key = next((given[name] for name in NAMES if name in given), None)
+        named = None if key is None else [str(name) for name in np.asarray(_get(path, arrays, key)).ravel()]
+    numbers, class_names, notes = _number(path, np.concatenate(labels), named)
+    if len(numbers) < 2 or len(class_names) < 2:
+        raise ValueError(
+            f"{path}: a classifier needs at least two pictures and two classes, but there are {len(numbers)} "
+            f"and {len(class_names)}"
+        )
+    if splits:
+        place = [name for name, indices in splits.items() for _ in indices]
+        same_classes(path, [class_names[number] for number in numbers], place)
+    everything = images[0] if len(images) == 1 else np.concatenate(images)
+    return Dataset(path.stem, everything, numbers, class_names, splits, notes=notes)
+
+
+def as_pictures(values: NDArray[Any], what: str = "images") -> NDArray[np.uint8]:
+    """Any usual array of pictures as (N, H, W, 3) bytes; alpha is laid on white."""
+    if values.ndim == 3:
+        values = values[..., None]
+    if values.ndim == 4 and values.shape[-1] not in (1, 3, 4) and values.shape[1] in (1, 3, 4):
+        values = np.moveaxis(values, 1, -1)
+    if values.ndim != 4 or values.shape[-1] not in (1, 3, 4) or 0 in values.shape[1:]:
+        raise ValueError(
+            f"{what} must be (N, H, W), (N, H, W, 1, 3 or 4) or (N, 1, 3 or 4, H, W), but its shape is {values.shape}"
+        )
+    pixels = _as_bytes(values, what)
+    if pixels.shape[-1] == 4:
+        alpha = pixels[..., 3:].astype(np.uint16)
+        pixels = ((pixels[..., :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
+    return np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else np.ascontiguousarray(pixels)
+
+
+def _as_bytes(values: NDArray[Any], what: str) -> NDArray[np.uint8]:
+    if values.dtype == np.uint8:
+        return values
+    if values.dtype == np.bool_:
+        return values.astype(np.uint8) * 255
+    if values.dtype == np.uint16 and values.size and values.max() > 255:
+        return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    low, high = (values.min(), values.max()) if values.size else (0, 0)
+    if np.issubdtype(values.dtype, np.integer) and low >= 0 and high <= 255:
+        return values.astype(np.uint8)
+    if np.issubdtype(values.dtype, np.floating) and low >= 0 and high <= 1:  # NaN fails both
+        return np.round(values * 255).astype(np.uint8)
+    raise ValueError(
+        f"{what} must be bytes (uint8), or floats between 0 and 1, but is {values.dtype} from {low} to {high}; "
+        "undo any normalization and save it as uint8"
+    )
+
+
+def _as_labels(values: NDArray[Any], what: str) -> NDArray[Any]:
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise ValueError(
+            f"{what} must have one label per picture, but its shape is {values.shape}; one-hot rows need .argmax(1)"
+        )
+    if values.dtype.kind == "f" and np.all(values == np.floor(values)):
+        values = values.astype(np.int64)
+    if values.dtype.kind == "S":
+        values = np.char.decode(values, "utf-8")
+    if values.dtype.kind not in "iubU":
+        raise ValueError(f"{what} must be whole numbers or strings, but is {values.dtype}")
+    return values
+
+
+def _number(
+    path: Path, labels: NDArray[Any], named: list[str] | None
+) -> tuple[NDArray[np.int64], tuple[str, ...], tuple[str, ...]]:
+    """Labels counted from 0, class names, and a note where numbers had to change."""
+    if labels.dtype.kind == "U":
+        names = sorted({str(label) for label in labels}, key=natural) if named is None else named
+        number = {name: index for index, name in enumerate(names)}
+        unknown = sorted({str(label) for label in labels} - set(names))
+        if unknown:
+            raise ValueError(f"{path}: the labels {some(unknown)} are not among the class names {some(names)}")
+        return np.array([number[str(label)] for label in labels], np.int64), tuple(names), ()
+    labels = labels.astype(np.int64)
+    if len(labels) and labels.min() < 0:
+        raise ValueError(f"{path}: labels count from 0, but the smallest is {labels.min()}; leave unlabeled pictures out")
+    if named is not None:
+        if len(labels) and labels.max() >= len(named):
+            raise ValueError(
+                f"{path}: {len(named)} class names allow the labels 0 to {len(named) - 1}, "
+                f"but they go from {labels.min()} to {labels.max()}"
+            )
+        without = sorted(set(range(len(named))) - set(labels.tolist()))
+        return labels, tuple(named), (f"no picture shows {some([named[label] for label in without])}",) if without else ()
+    values, numbers = np.unique(labels, return_inverse=True)
+    dense = len(values) == 0 or values[-1] == len(values) - 1
+    notes = () if dense else (f"the {len(values)} labels that occur, {values[0]} to {values[-1]}, are numbered from 0",)
+    return numbers.astype(np.int64), tuple(str(value) for value in values), notes
+
+
+def _pairs(path: Path, given: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """(split or "", key of the images, key of the labels) of what there is."""
+    whole = [(given[x], given[y]) for x in IMAGES for y in LABELS if x in given and y in given]
+    found: dict[str, tuple[str, str, str]] = {}
+    for alias, split in SPLIT_NAMES.items():
+        keys = [
+            [given[key] for name in names for key in (f"{alias}_{name}", f"{name}_{alias}") if key in given]
+            for names in (IMAGES, LABELS)
+        ]
+        if all(keys):
+            found.setdefault(split, (split, keys[0][0], keys[1][0]))
+        elif any(keys):
+            raise ValueError(
+                f"{path} has {(keys[0] or keys[1])[0]}, but no {'labels' if keys[0] else 'images'} for {split}"
+            )
+    if found and "train" not in found:
+        raise ValueError(f"{path} has pictures for {some(list(found))}, but none for train")
+    if found or whole:
+        return list(found.values()) or [("", *whole[0])]
+    raise ValueError(
+        f"{path} needs arrays named images and labels, or train_images, train_labels, test_images, test_labels, "
+        f"but has {some(list(given.values())) or 'none'}"
+    )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Name -> array, or for a folder the file it lies in."""
+    if path.is_dir():
+        files: dict[str, Any] = {file.stem: file for file in sorted(path.glob("*.npy"))}
+        classes = path / "classes.json"
+        if classes.is_file():
+            try:
+                files["classes"] = np.array(json.loads(classes.read_text(encoding="utf-8")), str)
+            except ValueError as error:
+                raise ValueError(f"{classes} must be a list of names: {error}") from error
+        yield files
+        return
+    if path.suffix.lower() == ".npy":
+        raise ValueError(f"{path} is one array; give the folder that holds images.npy and labels.npy")
+    try:
+        file = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} cannot be read as .npz: {error}") from error
+    with file:
+        yield file
+
+
+def _get(path: Path, arrays: Mapping[str, Any], key: str) -> NDArray[Any]:
+    try:
+        value = arrays[key]
+        return np.load(value, mmap_mode="r", allow_pickle=False) if isinstance(value, Path) else value
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path}: the array {key} cannot be read: {error}") from error

@@ -1,0 +1,245 @@
+"""One picture file to RGB bytes of a given size, whatever the file is.
+
+JPEG, PNG, WebP, TIFF, BMP, GIF (first frame), PNM, JPEG 2000, AVIF, and HEIC where the package pillow-heif is installed.
+What becomes of the unusual ones:
+
+    16-bit grey         v / 257, so that 65535 is white; never clipped, and never stretched file by file
+    32-bit integers     have no stated white: 0..255 is taken as it is, up to 65535 as 16-bit, else minimum to maximum
+    floats              0..1 is multiplied by 255, 0..255 is taken as it is, else minimum to maximum
+    transparency        laid on white, be it an alpha channel, a palette entry or one transparent color
+    CMYK, YCbCr, LAB    converted to sRGB by Pillow; embedded color profiles are not applied
+    EXIF orientation    applied, so a picture stands as its camera saw it
+
+Files that cannot be read raise BrokenPicture with a short reason; only that, whatever Pillow raised.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from softbias.errors import unknown_name
+
+VERSION = 1  # part of the cache's key: raise it when decode gives other bytes than before
+MAX_PIXELS = 178_956_970  # where Pillow refuses as well: a small file that unpacks to more is an attack or a mistake
+FORMATS = (
+    "JPEG",
+    "MPO",
+    "PNG",
+    "WEBP",
+    "TIFF",
+    "BMP",
+    "DIB",
+    "GIF",
+    "PPM",
+    "JPEG2000",
+    "AVIF",
+    "HEIF",
+)  # not EPS: runs code
+HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+FITS = {
+    "crop": "crop: the shorter side is resized to the target and the center kept; the aspect ratio is kept, the borders "
+    "of the longer side are lost",
+    "pad": "pad: the whole picture is resized to fit inside the target and the rest is black; the aspect ratio is kept, "
+    "nothing is lost",
+    "stretch": "stretch: the whole picture is resized to the target; nothing is lost, the aspect ratio is not kept",
+}
+UPRIGHT = {  # EXIF orientation -> what makes the picture upright
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class BrokenPicture(ValueError):  # noqa: N818  it says what it is
+    """A file that gives no picture. kind: missing, unreadable, zero bytes, not a picture, truncated, broken, oversized."""
+
+    def __init__(self, path: str, reason: str, kind: str = "broken") -> None:
+        super().__init__(path, reason, kind)  # all of them, so that it can be pickled
+        self.path, self.reason, self.kind = path, reason, kind
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class UnsupportedPicture(BrokenPicture):
+    """A file that may well be right, but needs a package that is not installed. kind: unsupported."""
+
+    def __init__(self, path: str, reason: str, kind: str = "unsupported") -> None:
+        super().__init__(path, reason, kind)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A decoded picture, upright and in RGB, with what its file said: mode, and (width, height) as it stands upright."""
+
+    image: Image.Image
+    mode: str
+    size: tuple[int, int]
+
+
+def decode(path_or_file: str | Path | IO[bytes], size: tuple[int, int], fit: str = "crop") -> NDArray[np.uint8]:
+    """One picture as (height, width, 3) bytes in RGB; transparent parts become white.
+
+    size   (height, width)
+    fit    what happens to the aspect ratio, see `describe_fit`
+    """
+    describe_fit(fit)
+    return np.array(resized(load(path_or_file, wanted=size).image, size, fit))
+
+
+def describe_fit(fit: str) -> str:
+    """What happens to the aspect ratio, as a sentence for the user."""
+    if fit not in FITS:
+        raise unknown_name("fit", fit, FITS)
+    return FITS[fit]
+
+
+def load(path_or_file: str | Path | IO[bytes], wanted: tuple[int, int] | None = None, name: str | None = None) -> Loaded:
+    """Open and decode one picture.
+
+    wanted   (height, width) it will be resized to: a large JPEG is then decoded at a half, quarter or eighth of its size,
+             but never below twice what is wanted
+    name     what errors call it; by default its path
+    """
+    is_path = isinstance(path_or_file, str | Path)
+    name = name or (str(path_or_file) if is_path else str(getattr(path_or_file, "name", "a stream")))
+    try:
+        if not is_path:
+            return _load(path_or_file, wanted, name)  # type: ignore[arg-type]
+        with open(path_or_file, "rb") as file:  # type: ignore[arg-type]
+            return _load(file, wanted, name)
+    except BrokenPicture:
+        raise
+    except Exception as error:  # Pillow raises a dozen kinds on damaged files, and none of them may stop a whole set
+        raise BrokenPicture(name, *_reason(error)) from error
+
+
+@functools.cache
+def heif_available() -> bool:
+    """Whether HEIC can be read: pillow-heif is installed, and from now on known to Pillow."""
+    try:
+        import pillow_heif
+    except ImportError:
+        return False
+    pillow_heif.register_heif_opener()
+    return True
+
+
+def resized(image: Image.Image, size: tuple[int, int], fit: str) -> Image.Image:
+    """An RGB picture at (height, width); bicubic with antialiasing. A picture that has the size already stays as it is."""
+    height, width = size
+    if image.size == (width, height):
+        return image
+    bicubic: dict[str, Any] = {"resample": Image.Resampling.BICUBIC, "reducing_gap": 3.0}
+    if fit == "stretch":
+        return image.resize((width, height), **bicubic)
+    if fit == "crop":
+        scale = max(width / image.width, height / image.height)
+        left = (image.width - width / scale) / 2
+        top = (image.height - height / scale) / 2
+        box = (max(0.0, left), max(0.0, top), min(image.width, image.width - left), min(image.height, image.height - top))
+        return image.resize((width, height), box=box, **bicubic)
+    scale = min(width / image.width, height / image.height)
+    inner = max(1, round(image.width * scale)), max(1, round(image.height * scale))
+    canvas = Image.new("RGB", (width, height))
+    canvas.paste(image.resize(inner, **bicubic), ((width - inner[0]) // 2, (height - inner[1]) // 2))
+    return canvas
+
+
+def _load(file: IO[bytes], wanted: tuple[int, int] | None, name: str) -> Loaded:
+    head = file.read(16)
+    if not head:
+        raise BrokenPicture(name, "has zero bytes", "zero bytes")
+    heif = head[4:8] == b"ftyp" and head[8:12] in HEIF_BRANDS
+    heif_ready = heif and heif_available()
+    Image.init()
+    file.seek(0)
+    try:
+        image = Image.open(file, formats=[kind for kind in FORMATS if kind in Image.OPEN])
+    except UnidentifiedImageError as error:
+        if heif and not heif_ready:
+            raise UnsupportedPicture(name, "HEIC needs the package pillow-heif: pip install 'softbias[heif]'") from error
+        raise
+    mode, width, height = image.mode, image.width, image.height
+    if width * height > MAX_PIXELS:
+        raise BrokenPicture(name, f"has {width} × {height} pixels, more than {MAX_PIXELS:,}", "oversized")
+    jpeg = image.format in ("JPEG", "MPO")
+    if jpeg and wanted:
+        across, down = (height, width) if _orientation(image) >= 5 else (width, height)
+        twice = 2 * max(wanted[1] / across, wanted[0] / down)
+        image.draft(None, (math.ceil(twice * width), math.ceil(twice * height)))
+    image.load()
+    orientation = _orientation(image)  # only now: asking a PNG would load it and hide its error, and a TIFF turns itself
+    rgb = _rgb(image)
+    upright = rgb.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else rgb
+    if jpeg:
+        return Loaded(upright, mode, (height, width) if orientation >= 5 else (width, height))
+    return Loaded(upright, mode, upright.size)
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(0x0112, 1))
+    except Exception:  # damaged EXIF does not make the pixels wrong
+        return 1
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16"):
+        values = np.asarray(image).astype(np.uint32)
+        grey = ((values + 128) // 257).astype(np.uint8)
+        if "transparency" in image.info:
+            grey[values == image.info["transparency"]] = 255
+        return Image.fromarray(grey).convert("RGB")
+    if image.mode in ("I", "F"):
+        return Image.fromarray(_grey(np.asarray(image).astype(np.float64), image.mode)).convert("RGB")
+    if image.mode == "La":
+        image = image.convert("LA")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _grey(values: NDArray[np.float64], mode: str) -> NDArray[np.uint8]:
+    values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = float(values.min()), float(values.max())
+    if low >= 0 and mode == "F" and high <= 1:
+        values = values * 255
+    elif low >= 0 and high <= 255:
+        pass
+    elif low >= 0 and high <= 65535 and mode == "I":
+        values = values / 257
+    else:
+        values = (values - low) * (255 / (high - low)) if high > low else np.zeros_like(values)
+    return np.round(values).astype(np.uint8)
+
+
+def _reason(error: Exception) -> tuple[str, str]:
+    """A short reason and its kind."""
+    text = str(error).split("\n")[0][:100] or type(error).__name__
+    if isinstance(error, FileNotFoundError):
+        return "does not exist", "missing"
+    if isinstance(error, PermissionError):
+        return "may not be read: permission denied", "unreadable"
+    if isinstance(error, IsADirectoryError):
+        return "is a folder", "not a picture"
+    if isinstance(error, UnidentifiedImageError):
+        return "is not a picture, or of a kind that is not read here", "not a picture"
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning | MemoryError):
+        return f"has too many pixels, more than {MAX_PIXELS:,}", "oversized"
+    if isinstance(error, EOFError) or "truncated" in text.lower() or "end of file" in text.lower():
+        return f"is truncated: {text}", "truncated"
+    return f"is broken: {text}", "broken"

@@ -1,0 +1,199 @@
+"""Who trains and who tests: stratified, seeded, and the same for ever.
+
+Every choice comes from one order per class. Its sort keys are the raw 64-bit words of PCG64, seeded with
+SeedSequence([seed, purpose, class]): numpy promises that those words never change, which it does not for `permutation`.
+So no class depends on how many pictures another one has, and 5 % of a set lies inside its 10 %, whichever were asked for.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from softbias.data.listing import Listing
+
+Indices = NDArray[np.int64]
+FRACTIONS = {"val": 0.1, "test": 0.2}  # the rest trains
+PURPOSES = {"split": 1, "fraction": 2, "fold": 3, "group": 4}
+
+
+def stratified_split(
+    labels: ArrayLike, fractions: Mapping[str, float] | None = None, seed: int = 0, groups: Sequence[str] | None = None
+) -> dict[str, Indices]:
+    """Split names -> sorted indices; "train" gets what `fractions` leave.
+
+    Each class is shared out by itself, in whole pictures. A class with at least as many pictures as there are splits is in
+    all of them; of a smaller one the first goes to train, the second to test. With groups (one name per picture) a
+    group is never cut, and proportions are only as near as the groups allow.
+    """
+    labels = np.asarray(labels, dtype=np.int64)
+    shares = dict(FRACTIONS if fractions is None else fractions)
+    if any(not 0 < share < 1 for share in shares.values()) or sum(shares.values()) >= 1 or "train" in shares:
+        raise ValueError(
+            f"fractions go to splits other than train, lie between 0 and 1 and sum to less than 1, but got {shares}"
+        )
+    if groups is not None:
+        return _grouped_split(labels, shares, seed, groups)
+    parts: dict[str, list[Indices]] = {name: [] for name in ("train", *shares)}
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        order = members[_order(len(members), seed, "split", int(label))]
+        counts = {name: max(1, round(share * len(order))) for name, share in shares.items()}
+        for name in sorted(counts, key=lambda name: name == "test"):  # too few for all: test is the last to go without
+            if sum(counts.values()) >= len(order):
+                counts[name] = max(0, len(order) - 1 - (sum(counts.values()) - counts[name]))
+        start = 0
+        for name, count in counts.items():
+            parts[name].append(order[start : start + count])
+            start += count
+        parts["train"].append(order[start:])
+    return {name: np.sort(np.concatenate([*found, np.empty(0, np.int64)])) for name, found in parts.items()}
+
+
+def _grouped_split(labels: Indices, shares: dict[str, float], seed: int, groups: Sequence[str]) -> dict[str, Indices]:
+    """Greedy: the largest group first, each to the split whose classes it brings nearest to what they should have.
+
+    cost of group g in split s = Σ_c ((n_sc + g_c − t_sc)² − (n_sc − t_sc)²) / (t_sc N_c),    t_sc = share_s N_c
+    """
+    if len(groups) != len(labels):
+        raise ValueError(f"every picture needs a group: {len(labels)} pictures, but {len(groups)} groups")
+    names, member_of = np.unique(np.asarray(groups, dtype=str), return_inverse=True)
+    splits = ["train", *shares]
+    if len(names) < len(splits):
+        raise ValueError(
+            f"{len(splits)} splits need at least {len(splits)} groups, but there are {len(names)}: {', '.join(names)}"
+        )
+    counts = np.zeros((len(names), int(labels.max()) + 1))  # (groups, classes)
+    np.add.at(counts, (member_of, labels), 1)
+    totals = np.maximum(counts.sum(0), 1)
+    share = np.array([1 - sum(shares.values()), *shares.values()])[:, None]
+    target = share * totals  # (splits, classes)
+    now = np.zeros_like(target)
+    shuffled = _order(len(names), seed, "group", 0)
+    place = np.zeros(len(names), np.int64)
+    for group in shuffled[np.argsort(-counts[shuffled].sum(1), kind="stable")]:
+        has = np.flatnonzero(counts[group])
+        add, have, want = counts[group, has], now[:, has], target[:, has]
+        place[group] = np.argmin((add * (add + 2 * (have - want)) / (want * totals[has])).sum(1))
+        now[place[group]] += counts[group]
+    for split in range(len(splits)):
+        if not (place == split).any():  # a few huge groups: the smallest one moves, out of the split that has most
+            donor = np.bincount(place, minlength=len(splits)).argmax()
+            group = min(np.flatnonzero(place == donor), key=lambda group: counts[group].sum())
+            place[group] = split
+    return {name: np.flatnonzero(place[member_of] == split) for split, name in enumerate(splits)}
+
+
+def group_of(paths: Sequence[str], pattern: str) -> tuple[str, ...]:
+    """The group of each file: what the regular expression's first bracket finds in its path, or the whole match.
+
+    >>> group_of(["cat/burst07_1.jpg", "cat/burst07_2.jpg"], r"burst(\\d+)")
+    ('07', '07')
+    """
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"group by {pattern!r}: this is not a regular expression ({error})") from error
+    found = []
+    for path in paths:
+        match = expression.search(path)
+        if match is None:
+            raise ValueError(
+                f"group by {pattern!r}: it is not found in {path!r}; every file needs a group, so let the expression "
+                "match all of them, or name a column of a CSV file"
+            )
+        found.append((match.group(1) if expression.groups else None) or match.group())
+    return tuple(found)
+
+
+def nested_fraction(labels: ArrayLike, indices: ArrayLike, percent: float, seed: int) -> Indices:
+    """That percentage of the indices, class by class, at least one of each; a smaller part lies inside a larger one."""
+    if not 0 < percent <= 100:
+        raise ValueError(f"a fraction is more than 0 and at most 100 percent, but got {percent}")
+    labels, chosen = np.asarray(labels, dtype=np.int64), np.unique(np.asarray(indices, dtype=np.int64))
+    parts = [np.empty(0, np.int64)]
+    for label in np.unique(labels[chosen]):
+        members = chosen[labels[chosen] == label]
+        count = max(1, math.floor(len(members) * percent / 100 + 0.5))
+        parts.append(members[_order(len(members), seed, "fraction", int(label))[:count]])
+    return np.sort(np.concatenate(parts))
+
+
+def k_fold(labels: ArrayLike, indices: ArrayLike, folds: int, seed: int) -> list[tuple[Indices, Indices]]:
+    """(train, held out) for each fold, stratified; every index is held out exactly once."""
+    labels, chosen = np.asarray(labels, dtype=np.int64), np.unique(np.asarray(indices, dtype=np.int64))
+    if not 2 <= folds <= len(chosen):
+        raise ValueError(f"folds go from 2 to the number of pictures, {len(chosen)}, but got {folds}")
+    dealt = np.concatenate(
+        [
+            members[_order(len(members), seed, "fold", int(label))]
+            for label in np.unique(labels[chosen])
+            for members in [chosen[labels[chosen] == label]]
+        ]
+    )  # class after class, dealt like cards: neither a class nor a fold gets more than one too many
+    held = [np.sort(dealt[fold::folds]) for fold in range(folds)]
+    return [(np.setdiff1d(chosen, out, assume_unique=True), out) for out in held]
+
+
+def write_manifest(path: str | Path, listing: Listing, splits: Mapping[str, ArrayLike]) -> Path:
+    """Write path, label, split of every picture in a split as CSV that `list_csv` reads; paths are relative to it."""
+    path = Path(path)
+    rows = sorted((int(index), split) for split, indices in splits.items() for index in np.asarray(indices))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+            table = csv.writer(file)
+            table.writerow(["path", "label", "split"])
+            for index, split in rows:
+                table.writerow(
+                    [_relative(listing.files[index], path.parent), listing.class_names[listing.labels[index]], split]
+                )
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def read_manifest(path: str | Path) -> tuple[Listing, dict[str, Indices]]:
+    """What `write_manifest` wrote: the pictures, and split names -> indices into them."""
+    from softbias.data.tables import list_csv
+
+    listing = list_csv(path)
+    if listing.split is None:
+        raise ValueError(f"{path} is no manifest: it has no column 'split'")
+    return listing, splits_of(listing.split)
+
+
+def splits_of(split: Sequence[str]) -> dict[str, Indices]:
+    """Split names -> indices, from one name per picture; those without one ('') are in none.
+
+    >>> splits_of(["train", "test", "train"])
+    {'train': array([0, 2]), 'test': array([1])}
+    """
+    names = np.asarray(split, dtype=str)
+    return {name: np.flatnonzero(names == name) for name in ("train", "val", "test") if (names == name).any()}
+
+
+def _order(count: int, seed: int, purpose: str, label: int) -> Indices:
+    """A random order of `count` things."""
+    if seed < 0:
+        raise ValueError(f"a seed is a whole number from 0 on, but got {seed}")
+    words = np.random.PCG64(np.random.SeedSequence([seed, PURPOSES[purpose], label])).random_raw(count)
+    return np.argsort(words, kind="stable")
+
+
+def _relative(file: Path, folder: Path) -> str:
+    try:
+        return Path(os.path.relpath(os.path.abspath(file), os.path.abspath(folder))).as_posix()
+    except ValueError:  # another drive
+        return str(os.path.abspath(file))

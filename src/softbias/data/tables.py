@@ -1,0 +1,80 @@
+"""Pictures listed in a CSV file: path, label [, split] [, columns to group by]; paths are relative to the file.
+
+Commas, semicolons and tabs separate, whatever the suffix. Other usual names of the columns are understood.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from softbias.data.listing import SPLIT_NAMES, Listing, make_listing, pictures, same_classes, some
+
+COLUMNS = {
+    "path": ("path", "file", "filename", "filepath", "file_name", "image", "image_path"),
+    "label": ("label", "class", "target", "class_name", "category"),
+    "split": ("split", "subset", "set"),
+}
+
+
+def list_csv(path: str | Path, group_by: str | None = None) -> Listing:
+    """A table of pictures. group_by: the column that names each picture's group, if it is one."""
+    path = Path(path)
+    table = read_table(path)
+    files = [path.parent / name for name in table["path"]]
+    missing = [name for name, file in zip(table["path"], files, strict=True) if not file.is_file()]
+    if missing:
+        raise ValueError(
+            f"{path}: {len(missing)} of {pictures(len(files))} do not exist: {some(missing)}; "
+            f"paths are relative to {path.parent}"
+        )
+    split = None
+    if "split" in table:
+        unknown = sorted({name for name in table["split"] if name and name.casefold() not in SPLIT_NAMES})
+        if unknown:
+            raise ValueError(f"{path}: the column split takes train, val, test or nothing, but has {some(unknown)}")
+        split = [SPLIT_NAMES.get(name.casefold(), "") for name in table["split"]]
+        same_classes(path, table["label"], split)
+    listing = make_listing(path, files, table["label"], split, [])
+    column = (group_by or "").strip().casefold()
+    if column not in table:
+        return listing
+    return replace(listing, groups=tuple(table[column]))
+
+
+def read_table(path: Path) -> dict[str, list[str]]:
+    """Column names in small letters -> values; path, label and, where there is one, split go by these names."""
+    try:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            head = file.readline()
+            file.seek(0)
+            rows = list(csv.reader(file, delimiter=max("\t;,", key=head.count)))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except csv.Error as error:
+        raise ValueError(f"{path} is not a table: {error}") from error
+    columns = [name.strip().casefold() for name in rows[0]] if rows else []
+    lines = [(number, row) for number, row in enumerate(rows[1:], start=2) if any(row)]
+    for number, row in lines:
+        if len(row) != len(columns):
+            raise ValueError(f"{path}: line {number} has {len(row)} columns, but the first line names {len(columns)}")
+    table = {name: [row[index] for _, row in lines] for index, name in enumerate(columns)}
+    for column, names in COLUMNS.items():
+        found = next((name for name in names if name in table), None)
+        if found is not None:
+            table[column] = table[found] if column == "path" else [value.strip() for value in table[found]]
+        elif column != "split":
+            raise ValueError(
+                f"{path} needs a column {column!r} (or {', '.join(names[1:])}), but has {some(columns) or 'none'}; "
+                "write path,label[,split] into its first line"
+            )
+    for column in ("path", "label"):
+        empty = [str(number) for (number, _), value in zip(lines, table[column], strict=True) if not value]
+        if empty:
+            raise ValueError(f"{path}: there is no {column} in line {some(empty)}")
+    twice = [name for name, count in Counter(table["path"]).items() if count > 1]
+    if twice:
+        raise ValueError(f"{path} lists {pictures(len(twice))} more than once: {some(twice)}; list each one once")
+    return table

@@ -1,0 +1,1 @@
+"""Training: a recipe, one loop, checkpoints that survive anything, and honest scores."""

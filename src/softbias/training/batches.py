@@ -1,0 +1,151 @@
+"""What a step sees: which pictures, what becomes of them, and which part of the batch is this process's.
+
+The order of an epoch is the order of a hash of (seed, epoch, index); augmentation and mixing follow the same hash. So a batch
+is a function of (seed, step) alone: workers, processes and resumes do not change it.
+
+Shapes: B samples of this process, K classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from softbias.data.augment import augment, normalize, rotate_quarter
+from softbias.data.augmentation import Augmentation
+from softbias.data.dataset import Dataset
+from softbias.data.hashing import epoch_of_view, hash_integers, integers
+from softbias.data.mixing import apply_mix, mix_targets, plan_mix, repeated
+from softbias.training.recipe import Recipe
+
+GPU_SHARE = 0.4  # of the free memory of a GPU that a data set may take
+
+
+class Pixels:
+    """The pictures of a split, on the device if they fit there."""
+
+    def __init__(self, data: Dataset, indices: NDArray[np.int64], device: torch.device) -> None:
+        self.count = len(indices)
+        self.device = device
+        self.size = data.img_size
+        self.labels = torch.from_numpy(np.ascontiguousarray(data.labels[indices])).to(device)
+        self.source, self.indices = data.images, indices
+        self.resident: Tensor | None = None
+        size = self.count * int(np.prod(data.images.shape[1:]))
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 16 * 2**30
+        if size <= GPU_SHARE * free:
+            stored = torch.from_numpy(np.ascontiguousarray(data.images[indices]))
+            self.resident = stored.permute(0, 3, 1, 2).contiguous().to(device)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def images(self, index: Tensor) -> Tensor:
+        """# (B,) -> (B, 3, H, W) uint8"""
+        if self.resident is not None:
+            return self.resident[index]
+        rows = np.ascontiguousarray(self.source[self.indices[index.cpu().numpy()]])
+        return torch.from_numpy(rows).permute(0, 3, 1, 2).to(self.device, non_blocking=True)
+
+
+class Batch(NamedTuple):
+    images: Tensor  # (B, 3, H, W), normalized
+    targets: Tensor  # (B, K), each row sums to one
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The training batches of one process among `world`."""
+
+    pixels: Pixels
+    recipe: Recipe
+    seed: int
+    classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def batch_size(self) -> int:
+        """Of all processes together: the recipe's, or as many as there are."""
+        size = min(self.recipe.batch_size, len(self.pixels))
+        return max(1, size // self.world) * self.world
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return max(1, len(self.pixels) // self.batch_size)
+
+    @property
+    def total_steps(self) -> int:
+        return self.recipe.steps or max(1, round(self.recipe.epochs * self.steps_per_epoch))
+
+    @property
+    def warmup_steps(self) -> int:
+        """The recipe's, but never more than a tenth of the run."""
+        return min(round(self.recipe.warmup_epochs * self.steps_per_epoch), self.total_steps // 10)
+
+    def order(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """An epoch's pictures, and for each the number of its appearance in it.  # 2 × (N,)"""
+        everyone = torch.arange(len(self.pixels), device=self.pixels.device)
+        order = hash_integers(self.seed, epoch, everyone, "order").argsort()
+        return repeated(order, self.recipe.augmentation.repeats)
+
+    def at(self, step: int, order: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """This process's share of a step.  # 2 × (B,)"""
+        start = (step % self.steps_per_epoch) * self.batch_size
+        share = self.batch_size // self.world
+        mine = slice(start + self.rank * share, start + (self.rank + 1) * share)
+        return order[0][mine], order[1][mine]
+
+    def load(self, index: Tensor, view: Tensor, epoch: int) -> Batch:
+        when = epoch_of_view(epoch, view)
+        if self.recipe.objective == "rotation":
+            return self.rotated(index, when)
+        settings = self.recipe.augmentation
+        images = self.augmented(index, when, settings)
+        if not settings.mixes:
+            return Batch(images, torch.nn.functional.one_hot(self.pixels.labels[index], self.classes).float())
+        plan = plan_mix(index, when, self.seed, len(self.pixels), settings, self.pixels.size)
+        partners = self.augmented(plan.partner, when, settings)
+        labels = self.pixels.labels
+        return Batch(apply_mix(images, partners, plan), mix_targets(labels[index], labels[plan.partner], plan, self.classes))
+
+    def augmented(self, index: Tensor, when: Tensor, settings: Augmentation) -> Tensor:
+        return augment(self.pixels.images(index), index, when, self.seed, settings, self.mean, self.std)
+
+    def rotated(self, index: Tensor, when: Tensor) -> Batch:
+        """The pretext task: every picture in all four rotations, or in one at random."""
+        images = self.augmented(index, when, self.recipe.augmentation)
+        if self.recipe.rotations == "all":
+            quarters = torch.arange(4, device=index.device).repeat_interleave(len(index))
+            images = images.repeat(4, 1, 1, 1)
+        else:
+            quarters = integers(self.seed, when, index, "rotation", 0, 4)
+        return Batch(rotate_quarter(images, quarters), torch.nn.functional.one_hot(quarters, 4).float())
+
+
+def channel_statistics(data: Dataset, indices: NDArray[np.int64], most: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of the channels, over at most 5,000 evenly chosen training pictures."""
+    chosen = indices[:: max(1, len(indices) // most)]
+    total, square, count = np.zeros(3), np.zeros(3), 0
+    for start in range(0, len(chosen), 500):
+        part = data.images[chosen[start : start + 500]].astype(np.float64) / 255
+        total += part.sum((0, 1, 2))
+        square += np.square(part).sum((0, 1, 2))
+        count += part[..., 0].size
+    mean = total / count
+    std = np.sqrt(np.maximum(square / count - mean**2, 1e-6))
+    return tuple(round(float(value), 4) for value in mean), tuple(round(float(value), 4) for value in std)
+
+
+def plain_batches(pixels: Pixels, mean: tuple[float, ...], std: tuple[float, ...], batch: int = 512):
+    """Normalized pictures in order, for evaluation."""
+    for start in range(0, len(pixels), batch):
+        index = torch.arange(start, min(start + batch, len(pixels)), device=pixels.device)
+        yield normalize(pixels.images(index), mean, std), pixels.labels[index]

@@ -1,0 +1,61 @@
+"""Optimizers, with weight decay where it belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from softbias.training.recipe import Recipe
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+    """Matrices and masks are decayed; vectors (biases, norms, gates) and what the model names (embeddings) are not."""
+    spare = set(model.no_weight_decay()) if hasattr(model, "no_weight_decay") else set()
+    decayed, kept = [], []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            (kept if parameter.ndim <= 1 or name in spare else decayed).append(parameter)
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
+
+
+def build_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    groups = [group for group in parameter_groups(model, recipe.weight_decay) if group["params"]]
+    if not groups:
+        raise ValueError("the model has no parameter to train")
+    fused = all(parameter.is_cuda for parameter in model.parameters())
+    lr = recipe.peak_lr()
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=lr, momentum=recipe.betas[0], nesterov=recipe.betas[0] > 0, fused=fused)
+    kind = torch.optim.AdamW if recipe.optimizer == "adamw" else torch.optim.Adam
+    return kind(groups, lr=lr, betas=recipe.betas, fused=fused)
+
+
+class Average:
+    """An exponential moving average of a model's weights (EMA).
+
+        average ← d · average + (1 − d) · weights,     d = min(decay, (1 + step) / (10 + step))
+
+    The smaller decay at the start keeps the random initial weights out. Buffers (BatchNorm's) are copied.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        decay = min(self.decay, (1 + step) / (10 + step))
+        mine, theirs = [], []
+        for name, tensor in model.state_dict().items():
+            if tensor.is_floating_point():
+                mine.append(self.tensors[name])
+                theirs.append(tensor.detach())
+            else:
+                self.tensors[name].copy_(tensor)
+        torch._foreach_lerp_(mine, theirs, 1 - decay)
+
+
+def trainable(model: nn.Module) -> Iterable[nn.Parameter]:
+    return (parameter for parameter in model.parameters() if parameter.requires_grad)

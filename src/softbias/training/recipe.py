@@ -1,0 +1,182 @@
+"""Recipes: how a model is trained, as frozen data. Settings only, without torch, so that a command line can read them quickly.
+
+Presets state where they come from and, where we measured it, what to expect. Every field can be overridden, also on the
+command line (`--recipe small --recipe.lr 1e-3 --recipe.augmentation.flip 0`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from softbias.data.augmentation import Augmentation
+from softbias.errors import unknown_name
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Objective, optimizer, schedule and augmentation.
+
+    epochs, steps      how long; steps, where given, wins. A last incomplete batch of an epoch is left out
+    lr, lr_per         the learning rate; with lr_per it is lr · batch_size / lr_per
+    schedule           "cosine" to min_lr, "one-cycle" (up for 30 %, then down), or "constant"; each after a linear warm-up
+                       from warmup_lr over warmup_epochs (one-cycle has its own)
+    weight_decay       not on vectors (biases, norms, gates) and embeddings
+    clip               largest norm of the gradient, 0: any
+    ema                decay of the averaged weights, which are then the model; 0: none
+    class_weights      "auto": inverse frequency where the classes differ by more than 1:3, "balanced": always, "none"
+    val_fraction       share of the training pictures kept for choosing the epoch, where the set has no validation split
+    select             "best" epoch on validation, or the "last"
+    patience           epochs without a better one before training stops; None: never
+    precision          "auto": bf16 on a GPU that has it, otherwise fp32
+    compile            "auto": on a GPU, for runs long enough to pay for it
+    """
+
+    objective: Literal["supervised", "rotation"] = "supervised"
+    rotations: Literal["all", "one"] = "all"
+    epochs: float = 100.0
+    steps: int | None = None
+    batch_size: int = 256
+    accumulate: int = 1
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    lr: float = 1e-3
+    lr_per: int | None = None
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.05
+    schedule: Literal["cosine", "one-cycle", "constant"] = "cosine"
+    warmup_epochs: float = 5.0
+    warmup_lr: float = 1e-6
+    min_lr: float = 1e-5
+    smoothing: float = 0.1
+    drop_path: float = 0.0
+    clip: float = 0.0
+    ema: float = 0.0
+    class_weights: Literal["auto", "balanced", "none"] = "auto"
+    val_fraction: float = 0.1
+    select: Literal["best", "last"] = "best"
+    patience: int | None = None
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    compile: Literal["auto", "on", "off"] = "auto"
+    augmentation: Augmentation = field(default_factory=Augmentation)
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 0.0), ("batch_size", 1), ("accumulate", 1), ("lr", 0.0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, but {name}={getattr(self, name)}")
+        if self.batch_size % self.accumulate:
+            raise ValueError(f"accumulate={self.accumulate} must divide batch_size={self.batch_size}")
+        if not 0 <= self.val_fraction < 1:
+            raise ValueError(f"val_fraction must lie in [0, 1), but val_fraction={self.val_fraction}")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"ema must lie in [0, 1), but ema={self.ema}")
+
+    def peak_lr(self) -> float:
+        return self.lr * self.batch_size / self.lr_per if self.lr_per else self.lr
+
+    def to_dict(self) -> dict[str, Any]:
+        plain = dataclasses.asdict(self)
+        return {name: plain_value(value) for name, value in plain.items()}
+
+    @staticmethod
+    def from_dict(given: Mapping[str, Any]) -> Recipe:
+        """The inverse of `to_dict`; an unknown field is an error."""
+        plain = checked_fields(Recipe, given)
+        if "augmentation" in plain:
+            inner = checked_fields(Augmentation, plain["augmentation"])
+            plain["augmentation"] = Augmentation(**{name: tuple_value(value) for name, value in inner.items()})
+        return Recipe(**{name: tuple_value(value) for name, value in plain.items()})
+
+    def with_overrides(self, overrides: Mapping[str, Any]) -> Recipe:
+        """Fields by name, those of the augmentation as "augmentation.flip" or plainly "flip"."""
+        inner = {f.name for f in dataclasses.fields(Augmentation)}
+        outer = {f.name for f in dataclasses.fields(Recipe)}
+        changes: dict[str, Any] = {}
+        deeper: dict[str, Any] = {}
+        for name, value in overrides.items():
+            bare = name.removeprefix("augmentation.")
+            if bare in inner and bare not in outer:
+                deeper[bare] = tuple_value(value)
+            elif name in outer:
+                changes[name] = tuple_value(value)
+            else:
+                raise unknown_name("option of a recipe", name, outer | inner)
+        if deeper:
+            changes["augmentation"] = replace(self.augmentation, **deeper)
+        return replace(self, **changes)
+
+
+def plain_value(value: Any) -> Any:
+    """Tuples as lists, as YAML and JSON have them."""
+    if isinstance(value, dict):
+        return {name: plain_value(inner) for name, inner in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def tuple_value(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def checked_fields(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    names = [f.name for f in dataclasses.fields(kind)]
+    for name in given:
+        if name not in names:
+            raise unknown_name(f"field of a {kind.__name__.lower()}", name, names)
+    return dict(given)
+
+
+DEIT_AUGMENTATION = Augmentation(
+    crop="resized", flip=0.5, randaugment="rand-m9-mstd0.5-inc1", erasing=0.25, erasing_value="noise", mixup=0.8, cutmix=1.0,
+    repeats=3,
+)  # fmt: skip
+
+RECIPES: dict[str, Recipe] = {
+    "small": Recipe(
+        epochs=200, batch_size=512, lr=1.5e-3, weight_decay=0.06, warmup_epochs=10, drop_path=0.1, clip=1.0, ema=0.999,
+        augmentation=Augmentation(
+            crop="pad", crop_padding=4, fill="reflect", flip=0.5, rotate_degrees=10, translate=0.05, zoom=(0.9, 1.1),
+            brightness=0.3, contrast=0.3, saturation=0.3, cutout=8, cutmix=1.0, mix_probability=0.5,
+        ),
+    ),
+    "quick": Recipe(
+        epochs=8, batch_size=64, lr=2e-3, warmup_epochs=1, smoothing=0.0, ema=0.0, clip=1.0, val_fraction=0.0, select="last",
+        augmentation=Augmentation(crop="pad", crop_padding=2, flip=0.5),
+    ),
+    "deit": Recipe(
+        epochs=300, batch_size=1024, lr=5e-4, lr_per=512, drop_path=0.1, val_fraction=0.0, select="last",
+        augmentation=DEIT_AUGMENTATION,
+    ),
+    "ibit": Recipe(
+        epochs=300, batch_size=1024, lr=1e-3, weight_decay=0.005, drop_path=0.1, val_fraction=0.0, select="last",
+        augmentation=replace(DEIT_AUGMENTATION, mixup=0.0, cutmix=0.0),
+    ),
+    "arvit-pretrain": Recipe(
+        objective="rotation", epochs=90, batch_size=80, lr=1e-4, schedule="one-cycle", smoothing=0.0, weight_decay=0.0,
+        optimizer="adam", augmentation=Augmentation(crop="resized", crop_scale=(0.5, 1.0), flip=0.5),
+    ),
+    "arvit-finetune": Recipe(
+        epochs=60, batch_size=80, lr=5e-4, schedule="one-cycle", smoothing=0.0, weight_decay=0.0, optimizer="adam",
+        augmentation=Augmentation(crop="resized", crop_scale=(0.5, 1.0), flip=0.5),
+    ),
+    "eth": Recipe(
+        epochs=80, batch_size=64, lr=1e-5, schedule="one-cycle", optimizer="adam", weight_decay=5e-4, smoothing=0.0,
+        val_fraction=0.0, select="last", augmentation=Augmentation(crop="pad", flip=0.5),
+    ),
+}  # fmt: skip
+
+ABOUT: dict[str, str] = {
+    "small": "from scratch on small sets: our default on a GPU",
+    "quick": "a first look in a minute or two on a CPU",
+    "deit": "ImageNet as DeiT and ConViT trained (SYSTEMS: cosine, RandAugment, mixup, CutMix, repeated augmentation)",
+    "ibit": "ImageNet as IBiT's paper: DeiT without mixup and CutMix",
+    "arvit-pretrain": "ARViT's pretext task: which of four rotations",
+    "arvit-finetune": "ARViT's fine-tuning of a pre-trained run",
+    "eth": "the ETH study's CIFAR-10 setting: Adam, one-cycle, maximum lr 1e-5",
+}
+
+
+def find_recipe(name: str) -> Recipe:
+    if name not in RECIPES:
+        raise unknown_name("recipe", name, RECIPES)
+    return RECIPES[name]

@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from softbias.data import cache
+from softbias.data.cache import cache_location, cache_size, clear_cache, decode_all
+from softbias.data.decode import UnsupportedPicture, decode
+from softbias.data.folders import list_folder
+from softbias.data.parallel import in_order
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("SOFTBIAS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "pictures"
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    """Twenty pictures of noise, in two classes."""
+    rng = np.random.default_rng(0)
+    for index in range(20):
+        file = tmp_path / "set" / "ab"[index % 2] / f"{index} ü.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (40, 50, 3), np.uint8)).save(file)
+    return tmp_path / "set"
+
+
+def child(code: str, **options) -> subprocess.Popen:
+    preamble = """
+import os, resource, signal, time
+from softbias.data.cache import decode_all
+from softbias.data.folders import list_folder
+"""
+    return subprocess.Popen(
+        [sys.executable, "-c", preamble + code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": "src"},
+        **options,
+    )
+
+
+def entries(place: Path) -> list[str]:
+    return sorted(path.name for path in place.iterdir()) if place.is_dir() else []
+
+
+def test_the_map_holds_what_decode_gives_in_the_listed_order(root):
+    listing, told = list_folder(root), []
+    images, kept, problems = decode_all(listing, (16, 24), "pad", progress=lambda done, total: told.append((done, total)))
+    assert isinstance(images, np.memmap)
+    assert not images.flags.writeable
+    np.testing.assert_array_equal(images, np.stack([decode(file, (16, 24), "pad") for file in listing.files]))
+    np.testing.assert_array_equal(kept, np.arange(20))
+    assert problems == []
+    assert told == [(done, 20) for done in range(1, 21)]
+
+
+def test_a_second_time_nothing_is_decoded(root, monkeypatch):
+    first, _, _ = decode_all(list_folder(root), (16, 16))
+    monkeypatch.setattr(cache, "decode", None)
+    second, _, _ = decode_all(list_folder(root), (16, 16))
+    np.testing.assert_array_equal(first, second)
+    with pytest.raises(TypeError):
+        decode_all(list_folder(root), (16, 17))
+
+
+def test_other_sizes_fits_and_changed_files_are_decoded_anew(root, place):
+    listing = list_folder(root)
+    before, _, _ = decode_all(listing, (16, 16))
+    decode_all(listing, (16, 20))
+    decode_all(listing, (16, 16), "pad")
+    assert len(entries(place)) == 3
+    Image.new("RGB", (40, 40), "red").save(listing.files[3])
+    after, _, _ = decode_all(listing, (16, 16))
+    assert after[3, 0, 0].tolist() == [255, 0, 0]
+    np.testing.assert_array_equal(after[4], before[4])
+    assert len(entries(place)) == 4
+
+
+def test_broken_files_are_an_error_that_names_ten_of_them_and_the_way_out(root):
+    listing = list_folder(root)
+    for file in listing.files[:12]:
+        file.write_bytes(b"")
+    for _ in range(2):  # decoded, then from the cache
+        with pytest.raises(ValueError, match="--skip-broken") as caught:
+            decode_all(listing, (16, 16))
+        text = str(caught.value)
+        assert "12 of 20 pictures cannot be read" in text
+        assert text.count("has zero bytes") == 10
+        assert str(listing.files[9]) in text
+        assert "and 2 more" in text
+
+
+def test_broken_files_can_be_skipped_and_are_counted(root):
+    listing = list_folder(root)
+    good = decode(listing.files[8], (16, 16))
+    listing.files[2].write_bytes(b"no picture")
+    listing.files[7].write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100))
+    listing.files[5].unlink()
+    for _ in range(2):
+        images, kept, problems = decode_all(listing, (16, 16), skip_broken=True)
+        assert len(images) == len(kept) == 17
+        assert sorted({*range(20)} - {*kept.tolist()}) == [2, 5, 7]
+        np.testing.assert_array_equal(images[5], good)
+        assert [problem.kind for problem in problems][:2] == ["not a picture", "missing"]
+        assert [problem.path for problem in problems] == [str(listing.files[index]) for index in (2, 5, 7)]
+        assert isinstance(problems[2], UnsupportedPicture) or "pillow_heif" in sys.modules
+
+
+def test_when_nothing_can_be_read_there_is_nothing_to_skip(root):
+    listing = list_folder(root)
+    for file in listing.files:
+        file.write_bytes(b"no picture")
+    with pytest.raises(ValueError, match="none of 20 pictures can be read"):
+        decode_all(listing, (16, 16), skip_broken=True)
+
+
+@pytest.mark.parametrize("damage", ["images.u8", "about.json", "shape", "gone"])
+def test_a_damaged_entry_is_made_anew(root, place, damage):
+    listing = list_folder(root)
+    before = np.array(decode_all(listing, (16, 16))[0])
+    entry = place / entries(place)[0]
+    if damage == "shape":
+        (entry / "about.json").write_text('{"shape": [3, 16, 16, 3], "kept": [0, 1, 2], "problems": []}')
+    elif damage == "gone":
+        (entry / "images.u8").unlink()
+    else:
+        (entry / damage).write_bytes((entry / damage).read_bytes()[:-5])
+    np.testing.assert_array_equal(decode_all(listing, (16, 16))[0], before)
+
+
+def test_a_process_killed_halfway_leaves_no_entry_and_its_rest_goes_after_a_day(root, place):
+    code = f"""
+def stop(done, total):
+    if done == 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+decode_all(list_folder({str(root)!r}), (16, 16), progress=stop)
+"""
+    killed = child(code)
+    killed.communicate()
+    assert killed.returncode == -9
+    (rest,) = entries(place)
+    assert rest.endswith(".part")
+    decode_all(list_folder(root), (16, 16))
+    assert rest in entries(place)  # it may belong to somebody who still writes
+    for path in (*(place / rest).iterdir(), place / rest):
+        os.utime(path, (time.time() - 2 * 86400,) * 2)
+    decode_all(list_folder(root), (16, 17))
+    assert rest not in entries(place)
+    assert len(entries(place)) == 2
+
+
+def test_two_processes_at_once_make_one_entry(root, place):
+    code = f"""
+images, _, _ = decode_all(list_folder({str(root)!r}), (16, 16), progress=lambda *_: time.sleep(0.02))
+print(images.sum())
+"""
+    children = [child(code) for _ in range(2)]
+    outputs = [process.communicate() for process in children]
+    assert outputs[0] == outputs[1] == (f"{decode_all(list_folder(root), (16, 16))[0].sum()}\n", "")
+    assert len(entries(place)) == 1
+
+
+def test_a_full_disk_is_a_clear_error_and_leaves_nothing(root, place):
+    code = f"""
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    decode_all(list_folder({str(root)!r}), (64, 64))
+except ValueError as error:
+    print(error)
+"""
+    output, errors = child(code).communicate()
+    assert errors == ""
+    assert output.startswith(f"no space for 0.2 MB of decoded pictures in {place} (File too large); make room")
+    assert entries(place) == []
+    assert len(decode_all(list_folder(root), (64, 64))[0]) == 20
+
+
+def test_too_little_room_is_said_before_the_work(root, place, monkeypatch):
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
+    monkeypatch.setattr(cache, "decode", None)
+    with pytest.raises(ValueError, match=r"no space for 0\.2 MB"):
+        decode_all(list_folder(root), (64, 64))
+    assert entries(place) == []
+
+
+def test_a_place_that_cannot_be_written_is_a_clear_error(root, tmp_path):
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    code = f"""
+os.getuid() or os.setuid(65534)
+try:
+    decode_all(list_folder({str(root)!r}), (16, 16), cache_dir="/proc/nowhere")
+except ValueError as error:
+    print(error)
+"""
+    output, errors = child(code).communicate()
+    assert errors == ""
+    assert "cannot be kept in /proc/nowhere/pictures" in output
+    assert "SOFTBIAS_CACHE" in output
+
+
+def test_an_interruption_leaves_nothing(root, place):
+    def stop(done: int, total: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        decode_all(list_folder(root), (16, 16), progress=stop)
+    assert entries(place) == []
+
+
+def test_the_place_follows_argument_variable_and_system(tmp_path, monkeypatch):
+    assert cache_location(tmp_path / "mine") == tmp_path / "mine" / "pictures"
+    assert cache_location() == tmp_path / "cache" / "pictures"
+    monkeypatch.delenv("SOFTBIAS_CACHE")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_location() == tmp_path / "xdg" / "softbias" / "pictures"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_location() == tmp_path / ".cache" / "softbias" / "pictures"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert cache_location() == tmp_path / "Library" / "Caches" / "softbias" / "pictures"
+
+
+def test_clearing_frees_what_size_says_and_touches_nothing_else(root, place):
+    assert cache_size() == 0
+    assert clear_cache() == 0
+    decode_all(list_folder(root), (16, 16))
+    (place / "my holiday").mkdir()
+    (place / "my holiday" / "1.jpg").touch()
+    size = cache_size()
+    assert size >= 20 * 16 * 16 * 3
+    assert clear_cache() == size
+    assert cache_size() == 0
+    assert entries(place) == ["my holiday"]
+
+
+def test_threads_keep_the_order_and_do_not_run_far_ahead():
+    started, gate = [], threading.Event()
+
+    def work(item: int) -> int:
+        started.append(item)
+        gate.wait(5)
+        return item * 2
+
+    results = in_order(work, range(1000), workers=2)
+    threading.Timer(0.2, gate.set).start()
+    assert next(results) == 0
+    assert len(started) <= 20
+    assert list(results) == [2 * item for item in range(1, 1000)]
+
+
+def test_an_error_in_a_thread_comes_out():
+    with pytest.raises(ZeroDivisionError):
+        list(in_order(lambda item: 1 // item, [1, 0, 1], workers=2))
