@@ -88,6 +88,18 @@ def test_other_sizes_fits_and_changed_files_are_decoded_anew(root, place):
     assert len(entries(place)) == 4
 
 
+def test_a_file_changed_within_its_size_is_noticed_by_its_time(root):
+    listing = list_folder(root)
+    Image.new("RGB", (40, 40), "red").save(listing.files[3], format="BMP")
+    before, _, _ = decode_all(listing, (16, 16))
+    size = listing.files[3].stat().st_size
+    Image.new("RGB", (40, 40), "blue").save(listing.files[3], format="BMP")
+    assert listing.files[3].stat().st_size == size
+    after, _, _ = decode_all(listing, (16, 16))
+    assert before[3, 0, 0].tolist() == [255, 0, 0]
+    assert after[3, 0, 0].tolist() == [0, 0, 255]
+
+
 def test_broken_files_are_an_error_that_names_ten_of_them_and_the_way_out(root):
     listing = list_folder(root)
     for file in listing.files[:12]:

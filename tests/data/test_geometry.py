@@ -41,6 +41,35 @@ def test_a_flip_of_a_half_turns_half_of_the_samples_anew_in_each_epoch():
     assert (flipped[0] == flipped[1]).float().mean().item() == pytest.approx(0.5, abs=0.06)
 
 
+def test_horizontal_and_vertical_flips_are_drawn_separately():
+    rows, columns = geometry.draw_flips(Stream.of(0, 0, torch.arange(4000)), Augmentation(flip=0.5, vertical_flip=0.5))
+    assert torch.bincount(2 * rows + columns).min() > 900
+
+
+def test_what_a_seed_gives_never_changes():
+    stream, index = Stream.of(3, 1, torch.arange(6)), torch.arange(6)
+    boxes = geometry.draw_crops(stream, Augmentation(crop="pad"), (32, 32), (32, 32))
+    assert [side.tolist() for side in boxes[:2]] == [[2, 4, 0, 4, 0, -3], [2, -3, 3, -2, -1, -3]]
+    boxes = geometry.draw_crops(stream, Augmentation(crop="resized"), (32, 32), (32, 32))
+    assert [side.tolist() for side in boxes] == [
+        [8, 13, 7, 9, 3, 2],
+        [6, 2, 12, 4, 5, 3],
+        [21, 18, 17, 23, 25, 18],
+        [24, 14, 18, 18, 19, 16],
+    ]
+    assert [flip.tolist() for flip in geometry.draw_flips(stream, Augmentation(flip=0.5))][1] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
+    pixels = torch.arange(6 * 3 * 8 * 8).reshape(6, 3, 8, 8).remainder(251).byte()
+    given = augment(pixels, index, 1, 3, Augmentation(crop="pad", flip=0.5, cutout=3), ZERO, ONE)
+    assert given.sum((1, 2, 3)).tolist() == [9225.0, 7578.0, 13428.0, 8555.0, 14970.0, 9125.0]
+
+
 @pytest.mark.parametrize("fill", ["zero", "mean", "reflect"])
 def test_a_pad_crop_is_a_window_of_the_padded_picture(fill: str):
     images, settings = pictures(height=12), Augmentation(crop="pad", crop_padding=3, fill=fill, flip=0.5)

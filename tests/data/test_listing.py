@@ -212,7 +212,7 @@ def test_a_split_column_takes_the_usual_names_and_may_be_empty(tmp_path):
     [
         ("", "needs a column 'path'"),
         ("path,kind\na,x\n", "needs a column 'label' .*but has path, kind"),
-        ("path,label\na,x\ngone.jpg,y\n", "1 of 2 pictures do not exist: gone.jpg"),
+        ("path,label\na,x\ngone.jpg,y\n", "1 of 2 pictures not found: gone.jpg"),
         ("path,label\na,x\nb,\n", "no label in line 3"),
         ("path,label\na,x\n,y\n", "no path in line 3"),
         ("path,label\na,x\na,y\n", "lists 1 picture more than once: a"),

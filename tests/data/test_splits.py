@@ -132,9 +132,9 @@ def test_fractions_are_nested_and_do_not_depend_on_which_were_asked_for():
 
 def test_fractions_are_stratified_with_at_least_one_of_each_class():
     indices = np.arange(1000)
-    quarter = nested_fraction(LABELS, indices, 25, seed=0)
-    for label in range(5):
-        assert abs((LABELS[quarter] == label).sum() - 0.25 * (label == LABELS).sum()) <= 0.5
+    for percent, label in itertools.product((7, 25, 33), range(5)):
+        part = nested_fraction(LABELS, indices, percent, seed=0)
+        assert abs((LABELS[part] == label).sum() - percent / 100 * (label == LABELS).sum()) <= 0.5
     assert set(LABELS[nested_fraction(LABELS, indices, 0.01, seed=0)]) == set(range(5))
     for percent in (0, -5, 101, float("nan")):
         with pytest.raises(ValueError, match="percent"):

@@ -56,7 +56,7 @@ def near_pairs(thumbs: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Pairs of near duplicates, enough of them to connect all that belong together.  # (N, 16, 16, 3) -> (P, 2)"""
     hashes = difference_hash(thumbs)
     whole = hashes.copy().view(np.uint64)  # (N, 2)
-    brightness = thumbs.reshape(len(thumbs), -1).mean(1)
+    brightness = thumbs.mean((1, 2, 3))
     found = [np.empty(0, np.int64)]
     for band in range(BANDS):
         order = np.lexsort(

@@ -85,6 +85,6 @@ def unpack(sheet: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int6
 
 def checksums(grey: NDArray[np.uint8], labels: NDArray[np.int64]) -> dict[str, str]:
     return {
-        "images": hashlib.sha256(np.ascontiguousarray(grey)).hexdigest(),
-        "labels": hashlib.sha256(labels.astype("<i8")).hexdigest(),
+        "images": hashlib.sha256(grey.tobytes()).hexdigest(),
+        "labels": hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest(),
     }

@@ -104,20 +104,18 @@ def repeated(
             if found:
                 share = len(found) / Counter(split)[held]
                 severity = "error" if kind == "exact" and share > LEAK else "warning"
-                text = f"leakage: {pictures(len(found))} of {held} ({share:.1%}) are {what} of pictures in {rest}"
+                text = f"leakage: {pictures(len(found))} of {held} ({share:.1%}) with {what} in {rest}"
                 problem(severity, "leakage", text, found)
         pairs = [pair for members in copies for pair in _others(members, unlike)]
         conflicts = [(a, b) for a, b in pairs if labels[a] != labels[b]]
         if conflicts:
             problem("warning", "label conflict", f"{pictures(len(conflicts))} with {what} in another class", conflicts)
         if pairs and not any(split):
-            text = (
-                f"{pictures(len(pairs))} are {what} of another: a random split would tear them apart; remove or group them"
-            )
+            text = f"{pictures(len(pairs))} with {what}: a random split would tear them apart; remove or group them"
             problem("warning", "copies", text, pairs)
         same = sum(split[a] == split[b] for a, b in pairs)
         if same and any(split):
-            notes.append(f"{pictures(same)} are {what} of another in the same split")
+            notes.append(f"{pictures(same)} with {what} in the same split")
     return problems, notes
 
 

@@ -9,7 +9,8 @@ whole batch with the neutral argument for the samples that drew another operatio
     everything else                a table of 256 levels per sample and channel, the identity
 
 We differ from timm in this: geometry comes before photometry; resampling is bilinear (timm draws bilinear or bicubic); the
-picture is rounded to whole levels once per layer.
+picture is rounded to whole levels once per layer; posterize keeps at least one bit (timm asks for none at level 10, which
+made pictures black and is an error in recent Pillow).
 
 Shapes: B samples, pictures (B, 3, H, W) of float in 0 … 255, tables (B, 3, 256).
 """
@@ -62,19 +63,19 @@ def draw_layers(stream: Stream, settings: RandAugment) -> list[Layer]:
 def arguments(operation: Tensor, level: Tensor, sign: Tensor, increasing: bool) -> Tensor:
     """timm's meaning of a level from 0 to 10.  # 3 × (B,) -> (B,)
 
-    rotate ±30 degrees · shear ±0.3 · translate ±0.45 of the side · posterize to 0 … 4 bits · solarize from 0 … 256 ·
+    rotate ±30 degrees · shear ±0.3 · translate ±0.45 of the side · posterize to 1 … 4 bits · solarize from 0 … 256 ·
     solarize_add 0 … 110 · color, contrast, brightness, sharpness by a factor of 0.1 … 1.9
     """
     part = level / 10
     bits, threshold = (4 * part).floor(), (256 * part).floor().clamp(max=256)
     if increasing:
-        factor, bits, threshold = (1 + 0.9 * sign * part).clamp(min=0.1), (4 - bits).clamp(min=0), 256 - threshold
+        factor, bits, threshold = (1 + 0.9 * sign * part).clamp(min=0.1), 4 - bits, 256 - threshold
     else:
         factor = 1.8 * part + 0.1
     argument = torch.where(operation == ROTATE, 30 * sign * part, factor)
     argument = torch.where((operation == SHEAR_X) | (operation == SHEAR_Y), 0.3 * sign * part, argument)
     argument = torch.where((operation == TRANSLATE_X) | (operation == TRANSLATE_Y), 0.45 * sign * part, argument)
-    argument = torch.where(operation == POSTERIZE, bits, argument)
+    argument = torch.where(operation == POSTERIZE, bits.clamp(min=1), argument)
     argument = torch.where(operation == SOLARIZE, threshold, argument)
     return torch.where(operation == SOLARIZE_ADD, (110 * part).floor().clamp(max=128), argument)
 

@@ -161,7 +161,7 @@ def _recall(listing: Listing, manifest: Path) -> dict[str, Indices]:
     new = [name for name, split in zip(listing.relative(), found, strict=True) if not split]
     if new:
         raise ValueError(
-            f"{listing.name}: {pictures(len(new))} are not in the manifest {manifest}: {some(new)}; add them "
+            f"{listing.name}: {pictures(len(new))} not in the manifest {manifest}: {some(new)}; add them "
             "there, or remove the manifest to split anew"
         )
     return splits_of(found)

@@ -1,0 +1,45 @@
+"""The score to beat: a logistic regression on raw pixels, in seconds, on the same split."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softbias.data.dataset import Dataset
+from softbias.training.scores import wilson
+
+MOST = 20_000  # training pictures; beyond that it takes too long to be worth it
+SIDE = 32  # pictures are averaged down to this
+STRENGTH = 0.03  # C of scikit-learn
+
+
+def pixel_features(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Pixels in [0, 1], averaged down to 32 × 32; one channel where the pictures are gray.  # (n, features)"""
+    factor = max(1, -(-max(images.shape[1:3]) // SIDE))
+    height, width = (side // factor * factor for side in images.shape[1:3])
+    small = images[:, :height, :width].astype(np.float32) / 255
+    small = small.reshape(len(images), height // factor, factor, width // factor, factor, 3).mean((2, 4))
+    gray = np.array_equal(images[..., 0], images[..., 1]) and np.array_equal(images[..., 0], images[..., 2])
+    return (small[..., :1] if gray else small).reshape(len(images), -1)
+
+
+def pixel_baseline(data: Dataset, train: NDArray[np.int64], test: NDArray[np.int64]) -> dict[str, Any] | None:
+    """Test accuracy of the regression, or None on sets that are too large for it."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    if len(train) > MOST or len(train) * len(data.class_names) > 2_000_000:
+        return None
+    model = LogisticRegression(C=STRENGTH, max_iter=100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a hundred iterations are close enough for a comparison
+        model.fit(pixel_features(data.images[train]), data.labels[train])
+    right = int((model.predict(pixel_features(data.images[test])) == data.labels[test]).sum())
+    return {
+        "name": f"logistic regression on raw pixels (C={STRENGTH})",
+        "accuracy": right / len(test),
+        "accuracy_interval": list(wilson(right, len(test))),
+    }

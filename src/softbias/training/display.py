@@ -1,0 +1,100 @@
+"""What a person sees while a run trains: a progress bar in a terminal, plain lines elsewhere, JSON lines for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any, Protocol
+
+
+class Display(Protocol):
+    def message(self, text: str) -> None: ...
+    def start(self, step: int, total: int) -> None: ...
+    def step(self, step: int, row: dict[str, Any]) -> None: ...
+    def epoch(self, row: dict[str, Any]) -> None: ...
+    def stop(self) -> None: ...
+
+
+def describe(row: dict[str, Any]) -> str:
+    """One line about an epoch."""
+    parts = [f"epoch {row['epoch']}/{row['epochs']}", f"step {row['step']}", f"loss {row['loss']:.4f}"]
+    parts += [f"accuracy {row['accuracy']:.1%}"]
+    if row.get("val_accuracy") is not None:
+        parts += [f"validation {row['val_accuracy']:.1%}" + (" (best)" if row.get("best") else "")]
+    parts += [f"lr {row['lr']:.2e}", f"{row['images_per_second']:,.0f} images/s"]
+    if row.get("memory"):
+        parts += [f"{row['memory'] / 2**30:.1f} GiB"]
+    return "  ".join(parts)
+
+
+class Quiet:
+    """Nothing at all; also the other processes of a distributed run."""
+
+    def message(self, text: str) -> None: ...
+    def start(self, step: int, total: int) -> None: ...
+    def step(self, step: int, row: dict[str, Any]) -> None: ...
+    def epoch(self, row: dict[str, Any]) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Lines(Quiet):
+    """A line per epoch, but not more than one every two seconds, and always the last."""
+
+    def __init__(self) -> None:
+        self.last = 0.0
+
+    def message(self, text: str) -> None:
+        print(text, flush=True)
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        if time.monotonic() - self.last > 2 or row["epoch"] >= row["epochs"]:
+            self.last = time.monotonic()
+            print(describe(row), flush=True)
+
+
+class Json(Quiet):
+    def message(self, text: str) -> None:
+        print(json.dumps({"event": "message", "text": text}), flush=True)
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        print(json.dumps(row), flush=True)
+
+
+class Bar(Quiet):
+    """A rich progress bar with the time left and the latest numbers."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        self.console = Console(highlight=False)
+        columns = (BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        self.progress = Progress(*columns, TextColumn("{task.description}"), console=self.console, transient=True)
+        self.latest, self.task = "", self.progress.add_task("", total=None)
+
+    def message(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    def start(self, step: int, total: int) -> None:
+        self.progress.update(self.task, total=total, completed=step)
+        self.progress.start()
+
+    def step(self, step: int, row: dict[str, Any]) -> None:
+        speed = row.get("images_per_second", 0)
+        self.progress.update(self.task, completed=step, description=f"loss {row['loss']:.3f}  {speed:,.0f} images/s  {self.latest}")
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        validation = f"validation {row['val_accuracy']:.1%}" if row.get("val_accuracy") is not None else ""
+        self.latest = f"epoch {row['epoch']}/{row['epochs']}  {validation}"
+
+    def stop(self) -> None:
+        self.progress.stop()
+
+
+def choose(*, quiet: bool = False, json: bool = False, main: bool = True) -> Display:
+    if quiet or not main:
+        return Quiet()
+    if json:
+        return Json()
+    return Bar() if sys.stdout.isatty() else Lines()

@@ -1,0 +1,323 @@
+"""The training loop, top to bottom.
+
+    for every step: lr(step) → batch(seed, step) → loss → gradient → clip → optimizer → average
+    for every epoch: a line of metrics, validation, a checkpoint
+
+Whatever a step needs is a function of the step and of the state in the checkpoint; so a run that was stopped at any moment
+continues to the same weights as one that never stopped.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from softbias.training import checkpoint
+from softbias.training.batches import Batch, Batches, Pixels
+from softbias.training.display import Display
+from softbias.training.evaluate import predict_probabilities
+from softbias.training.optim import Average, build_optimizer, trainable
+from softbias.training.recipe import Recipe
+from softbias.training.schedule import learning_rate
+from softbias.training.state import State
+
+LOOK_EVERY = 50  # steps between two looks at the loss, each of which waits for the device
+CHECKPOINT_SECONDS = 30.0  # at least between two checkpoints at the end of an epoch
+MIDDLE_SECONDS = 300.0  # an epoch longer than this is saved in between
+EVALUATIONS = 50  # at most, over a run
+
+
+class DivergedError(ValueError):
+    """The loss is no longer a number."""
+
+
+class StoppedError(Exception):
+    """Asked to stop (Ctrl-C, SIGTERM); the state is saved."""
+
+    def __init__(self, step: int, number: int) -> None:
+        super().__init__(f"stopped at step {step}")
+        self.step, self.signal = step, number
+
+
+@dataclass
+class Plan:
+    """What the loop works on."""
+
+    accelerator: Accelerator
+    model: nn.Module
+    batches: Batches
+    validation: Pixels | None
+    class_weights: Tensor | None
+    folder: Path | None  # checkpoints; None: none are written
+    metrics: Path | None
+    keep: checkpoint.Keep
+    frozen: bool = False  # only the head is trained
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.batches.recipe
+
+
+def train(plan: Plan, display: Display, *, minutes: float | None = None, on_epoch: Callable[[dict[str, Any]], None] | None = None) -> State:
+    """Train to the end and return the state; with checkpoints there, continue from the last one."""
+    accelerator, recipe, batches = plan.accelerator, plan.recipe, plan.batches
+    model = plan.model
+    optimizer = build_optimizer(model, recipe)
+    average = Average(model, recipe.ema) if recipe.ema else None
+    sums = torch.zeros(3, device=accelerator.device, dtype=torch.float64 if accelerator.device.type != "mps" else torch.float32)
+    state = State(model, optimizer, average, sums, batches.total_steps, scaler=getattr(accelerator, "scaler", None))
+    continued = state.restore(plan.folder) if plan.folder else None
+    if continued is None and minutes:
+        state.total_steps = steps_within(plan, minutes)
+    elif continued is not None:
+        display.message(f"continuing at step {state.step} of {state.total_steps}")
+        for name in continued:
+            display.message(f"the checkpoint {name} is damaged and was passed over")
+    cut_back(plan.metrics, state.step)
+    run, optimizer = accelerator.prepare(compiled(model, plan, state.total_steps), optimizer)
+    epochs = math.ceil(state.total_steps / batches.steps_per_epoch)
+    evaluate_every = max(1, round(epochs / EVALUATIONS))
+    warmup = min(batches.warmup_steps, state.total_steps // 10)
+    stochastic = any(getattr(module, "p", 0) or getattr(module, "drop_prob", 0) for module in model.modules())
+    set_mode(plan)
+    display.start(state.step, state.total_steps)
+    order, epoch_started, epoch_samples, saved = None, time.perf_counter(), 0, time.perf_counter()
+    with stop_signals() as stopping:
+        while state.step < state.total_steps:
+            started = time.perf_counter()
+            epoch = state.step // batches.steps_per_epoch
+            if order is None or state.step % batches.steps_per_epoch == 0:
+                order = batches.order(epoch)
+            lr = learning_rate(recipe, state.step, state.total_steps, warmup)
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            if stochastic:  # dropout and drop path are functions of the step, too
+                torch.manual_seed((batches.seed * 1_000_003 + state.step) * 4096 + batches.rank)
+
+            batch = batches.load(*batches.at(state.step, order), epoch)
+            loss, right = step_gradients(plan, run, batch)
+            if recipe.clip:
+                accelerator.clip_grad_norm_(trainable(model), recipe.clip)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            state.step += 1
+            if average:
+                average.update(model, state.step)
+            state.sums += torch.stack([loss.double() if sums.dtype == torch.float64 else loss, right, right.new_tensor(1.0)]).to(sums.dtype)
+            epoch_samples += batches.batch_size
+            state.seconds += time.perf_counter() - started
+
+            end_of_epoch = state.step % batches.steps_per_epoch == 0 or state.step == state.total_steps
+            if state.step % LOOK_EVERY == 0 or end_of_epoch:
+                speed = epoch_samples / (time.perf_counter() - epoch_started)
+                refuse_nonsense(loss.item(), state.step, lr)
+                display.step(state.step, {"loss": loss.item(), "images_per_second": speed})
+            if end_of_epoch:
+                row = end_epoch(plan, state, run, epoch + 1, epochs, evaluate_every, lr, epoch_samples, epoch_started)
+                write_row(plan, row)
+                display.epoch(row)
+                if on_epoch:
+                    on_epoch(row)
+                epoch_started, epoch_samples = time.perf_counter(), 0
+                if recipe.patience and row["epoch"] - state.best.epoch >= recipe.patience and plan.validation is not None:
+                    display.message(f"no better epoch for {recipe.patience}: stopped early at epoch {row['epoch']}")
+                    state.total_steps = state.step
+            if minutes and state.seconds > 1.2 * 60 * minutes:
+                display.message(f"the {minutes:g} minutes are over at step {state.step} of {state.total_steps}")
+                state.total_steps = state.step
+            waited = time.perf_counter() - saved
+            due = end_of_epoch and (waited > CHECKPOINT_SECONDS or state.step >= state.total_steps or keeps(plan, epoch + 1))
+            if plan.folder and accelerator.is_main_process and (due or waited > MIDDLE_SECONDS or stopping):
+                refuse_nonsense(loss.item(), state.step, lr)
+                state.save(plan.folder)
+                checkpoint.prune(plan.folder, plan.keep, batches.steps_per_epoch)
+                saved = time.perf_counter()
+            if stopping:
+                display.stop()
+                raise StoppedError(state.step, stopping[0])
+    display.stop()
+    return state
+
+
+def step_gradients(plan: Plan, run: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Gradients of the mean loss over the batch, in `accumulate` parts; the loss and the share that was right."""
+    accelerator, recipe = plan.accelerator, plan.recipe
+    losses, rights = [], []
+    parts = recipe.accumulate
+    for number, (images, targets) in enumerate(zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True)):
+        last = number == parts - 1
+        with nullcontext() if last else accelerator.no_sync(run), accelerator.autocast():
+            logits = run(images)
+            loss = cross_entropy(logits.float(), targets, weight=plan.class_weights, label_smoothing=recipe.smoothing)
+            accelerator.backward(loss / parts)
+        losses.append(loss.detach())
+        rights.append((logits.detach().argmax(-1) == targets.argmax(-1)).float().mean())
+    return torch.stack(losses).mean(), torch.stack(rights).mean()
+
+
+def end_epoch(
+    plan: Plan, state: State, run: nn.Module, epoch: int, epochs: int, every: int, lr: float, samples: int, started: float
+) -> dict[str, Any]:
+    """The row of an epoch; a better one on validation is kept."""
+    accelerator = plan.accelerator
+    seconds = time.perf_counter() - started
+    sums = accelerator.reduce(state.sums, "mean").tolist()
+    state.sums.zero_()
+    row: dict[str, Any] = {"event": "epoch", "step": state.step, "epoch": epoch, "epochs": epochs}
+    row |= {"loss": sums[0] / sums[2], "accuracy": sums[1] / sums[2], "lr": lr}
+    row |= {"seconds": round(state.seconds, 3), "images_per_second": samples / seconds}
+    refuse_nonsense(row["loss"], state.step, lr)
+    if accelerator.device.type == "cuda":
+        row["memory"] = torch.cuda.max_memory_allocated()
+    last = state.step >= state.total_steps
+    if plan.validation is not None and (epoch % every == 0 or last):
+        accuracy, loss = validate(plan, state)
+        better = state.best.beaten_by(accuracy, loss)
+        if better:
+            state.best = type(state.best)(accuracy, loss, state.step, epoch)
+            if plan.folder and plan.keep.best and accelerator.is_main_process:
+                state.save_best(plan.folder)
+        row |= {"val_accuracy": accuracy, "val_loss": loss, "best": better}
+    set_mode(plan)
+    return row
+
+
+@torch.no_grad()
+def validate(plan: Plan, state: State) -> tuple[float, float]:
+    """Accuracy and loss on the validation pictures of what would be the model now."""
+    assert plan.validation is not None
+    with swapped(plan.model, state.average):
+        if plan.recipe.objective == "rotation":
+            return rotation_scores(plan, plan.validation)
+        mean, std = plan.batches.mean, plan.batches.std
+        probabilities, labels = predict_probabilities(
+            plan.model, plan.validation, mean, std, precision=plan.accelerator.autocast()
+        )
+    chosen = probabilities[range(len(labels)), labels].clip(1e-12)
+    return float((probabilities.argmax(1) == labels).mean()), float(-torch.from_numpy(chosen).log().mean())
+
+
+@torch.no_grad()
+def rotation_scores(plan: Plan, pixels: Pixels) -> tuple[float, float]:
+    """Accuracy and loss of telling the four rotations of every picture apart."""
+    from softbias.data.augment import normalize, rotate_quarter
+
+    plan.model.eval()
+    total = torch.zeros(2, device=pixels.device)
+    for start in range(0, len(pixels), 256):
+        index = torch.arange(start, min(start + 256, len(pixels)), device=pixels.device)
+        images = normalize(pixels.images(index), plan.batches.mean, plan.batches.std)
+        quarters = torch.arange(4, device=pixels.device).repeat_interleave(len(index))
+        with plan.accelerator.autocast():
+            logits = plan.model(rotate_quarter(images.repeat(4, 1, 1, 1), quarters)).float()
+        total += torch.stack([(logits.argmax(-1) == quarters).sum(), cross_entropy(logits, quarters, reduction="sum")])
+    accuracy, loss = (total / (4 * len(pixels))).tolist()
+    return accuracy, loss
+
+
+@contextmanager
+def swapped(model: nn.Module, average: Average | None) -> Iterator[None]:
+    """The averaged weights inside the model for a while."""
+    if average is None:
+        yield
+        return
+    own = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    model.load_state_dict(average.tensors)
+    try:
+        yield
+    finally:
+        model.load_state_dict(own)
+
+
+@contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """A list that is filled when somebody asks the process to stop; a second Ctrl-C stops it at once."""
+    asked: list[int] = []
+
+    def ask(number: int, _: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    try:
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread: whoever started the thread decides
+        before = {}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def set_mode(plan: Plan) -> None:
+    """Training mode; a frozen backbone stays in evaluation mode, so that its norms and dropout stay still."""
+    plan.model.train()
+    if plan.frozen:
+        plan.model.eval()
+        plan.model.get_classifier().train()
+
+
+def compiled(model: nn.Module, plan: Plan, total_steps: int) -> nn.Module:
+    wanted = plan.recipe.compile
+    on_gpu = plan.accelerator.device.type == "cuda"
+    if wanted == "off" or (wanted == "auto" and (not on_gpu or total_steps < 2000)):
+        return model
+    return torch.compile(model)  # type: ignore[return-value]
+
+
+def steps_within(plan: Plan, minutes: float, rehearsal: int = 8) -> int:
+    """How many steps the time allows, from a rehearsal on a copy, so that the schedule can end in time."""
+    batches = plan.batches
+    actor = Plan(**{**vars(plan), "model": copy.deepcopy(plan.model), "folder": None, "metrics": None})
+    optimizer = build_optimizer(actor.model, plan.recipe)
+    order = batches.order(0)
+    seconds = []
+    for step in range(min(rehearsal, batches.steps_per_epoch)):
+        started = time.perf_counter()
+        step_gradients(actor, actor.model, batches.load(*batches.at(step, order), 0))
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if plan.accelerator.device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - started)
+    usual = sorted(seconds)[len(seconds) // 2]
+    return max(1, min(batches.total_steps, int(0.9 * 60 * minutes / usual)))
+
+
+def keeps(plan: Plan, epoch: int) -> bool:
+    return bool(plan.keep.every) and epoch % plan.keep.every == 0
+
+
+def refuse_nonsense(loss: float, step: int, lr: float) -> None:
+    if not math.isfinite(loss):
+        raise DivergedError(
+            f"the loss is {loss} at step {step} with learning rate {lr:.2e}; the last checkpoint is intact. Try a smaller "
+            "--recipe.lr, --recipe.clip 1, or --recipe.precision fp32"
+        )
+
+
+def cut_back(metrics: Path | None, step: int) -> None:
+    """Forget rows that the checkpoint does not know of."""
+    if metrics is not None and metrics.is_file():
+        kept = list(checkpoint.rows_until(metrics, step))
+        metrics.write_text("".join(f"{line}\n" for line in kept))
+
+
+def write_row(plan: Plan, row: dict[str, Any]) -> None:
+    if plan.metrics is not None and plan.accelerator.is_main_process:
+        with plan.metrics.open("a") as stream:
+            stream.write(json.dumps(row) + "\n")

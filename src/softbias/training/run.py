@@ -1,0 +1,210 @@
+"""A run: what defines it, and the directory it lives in.
+
+    config.yaml           what defines the run; usable as --config
+    metrics.jsonl         one line per logged step and per epoch
+    checkpoints/          see `checkpoint`
+    model/                config.json + model.safetensors: softbias.load reads it, and so does timm
+    predictions.parquet   test picture, label, probabilities
+    environment.json      versions, hardware, git hash
+    summary.json          the scores; written last, so its presence means that the run is finished
+    report.html           one page about the run
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import yaml
+
+from softbias._version import __version__
+from softbias.training.recipe import Recipe
+
+CONFIG_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """All that defines a run: the same spec on the same data gives the same run.
+
+    data            a named set, a folder, a CSV file or arrays
+    data_options    img_size, fit, group_by, skip_broken, … as the reader was asked
+    fraction        percent of the training pictures, nested and stratified
+    model_options   overrides of the model's spec
+    source          the run whose model is fine-tuned (its folder), with `finetune` "probe" (head only) or "full"
+    """
+
+    data: str
+    model: str
+    recipe: Recipe
+    seed: int = 0
+    fraction: float = 100.0
+    data_options: Mapping[str, Any] = field(default_factory=dict)
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    pretrained: bool = False
+    weights: str | None = None
+    source: str | None = None
+    finetune: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        plain |= {"recipe": self.recipe.to_dict(), "data_options": dict(self.data_options)}
+        return plain | {"model_options": dict(self.model_options)}
+
+    @staticmethod
+    def from_dict(given: Mapping[str, Any]) -> RunSpec:
+        from softbias.training.recipe import checked_fields
+
+        plain = {name: value for name, value in given.items() if name not in ("format", "softbias")}
+        if given.get("format", CONFIG_FORMAT) > CONFIG_FORMAT:
+            raise ValueError(
+                f"this config was written by softbias {given.get('softbias')} in format {given['format']}, and this is softbias "
+                f"{__version__}, which reads up to format {CONFIG_FORMAT}: upgrade softbias"
+            )
+        plain = checked_fields(RunSpec, plain)
+        return RunSpec(**{**plain, "recipe": Recipe.from_dict(plain.get("recipe", {}))})
+
+    @property
+    def id(self) -> str:
+        """A hash of what defines the run."""
+        text = json.dumps(self.to_dict(), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    @property
+    def title(self) -> str:
+        """<data>-<model>-<id>, as a folder may be called."""
+        data = self.data if "/" not in self.data else Path(self.data).stem or Path(self.data).name
+        return "-".join(re.sub(r"[^\w.]+", "_", part).strip("_") for part in (data, self.model, self.id))
+
+
+class RunDirectory:
+    """The files of one run, and the lock that keeps a second process out."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock: TextIO | None = None
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def finished(self) -> bool:
+        return self.summary.is_file()
+
+    def read_summary(self) -> dict[str, Any]:
+        return json.loads(self.summary.read_text())
+
+    def spec(self) -> RunSpec:
+        return read_config(self.config)
+
+    def open(self, spec: RunSpec, *, resume: bool) -> None:
+        """Take the directory for a run, or say why it cannot be had."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise ValueError(f"the run cannot be written to {self.path}: {error.strerror}; choose another --out") from error
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ValueError(f"another process is training in {self.path}; choose another --out") from error
+        if self.config.is_file():
+            if not resume:
+                state = "a finished run" if self.finished else "a run that was stopped"
+                raise ValueError(f"{self.path} holds {state}; --resume continues it, or choose another --out")
+            different = differences(self.spec().to_dict(), spec.to_dict())
+            if different:
+                raise ValueError(f"{self.path} was started with other settings: {'; '.join(different)}; choose another --out")
+        else:
+            write_text(self.config, write_config(spec))
+
+    def close(self) -> None:
+        if self.lock is not None:
+            self.lock.close()
+            self.lock = None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all."""
+    aside = path.with_name(path.name + ".tmp")
+    with aside.open("w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    aside.replace(path)
+
+
+def write_config(spec: RunSpec) -> str:
+    return yaml.safe_dump({"format": CONFIG_FORMAT, "softbias": __version__, **spec.to_dict()}, sort_keys=False)
+
+
+def read_config(path: Path) -> RunSpec:
+    try:
+        plain = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ValueError(f"the config {path} cannot be read: {error}") from error
+    if not isinstance(plain, dict):
+        raise ValueError(f"the config {path} must hold settings by name")
+    return RunSpec.from_dict(plain)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """"recipe.lr was 0.001, is 0.002" for every setting that differs."""
+    found = []
+    for name in sorted({*old, *new}):
+        before, after = old.get(name), new.get(name)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            found += differences(before, after, f"{prefix}{name}.")
+        elif before != after:
+            found.append(f"{prefix}{name} was {before}, is {after}")
+    return found
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Versions, hardware and the git hash a result must be read beside."""
+    import numpy
+    import timm
+    import torch
+    import torchvision
+
+    git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
+    return {
+        "softbias": __version__,
+        "git": git.stdout.strip() or None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "timm": timm.__version__,
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+        "device": device,
+        "hardware": torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+    }
