@@ -48,7 +48,19 @@ def test_an_unknown_option_is_refused_with_the_nearest():
 
 def test_bench_writes_ratios_with_hardware_and_versions(tmp_path, capsys):
     out = tmp_path / "bench.json"
-    arguments = ["bench", "--models", "deit_tiny", "--img-size", "32", "--batch", "1", "--rounds", "3", "--mode", "inference"]
+    arguments = [
+        "bench",
+        "--models",
+        "deit_tiny",
+        "--img-size",
+        "32",
+        "--batch",
+        "1",
+        "--rounds",
+        "3",
+        "--mode",
+        "inference",
+    ]
     with pytest.warns(UserWarning, match="only 4 tokens"):  # timm's model keeps its patch of 16
         assert main([*arguments, "--json", str(out)]) == 0
     written = json.loads(out.read_text())

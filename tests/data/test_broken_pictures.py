@@ -127,7 +127,10 @@ except BrokenPicture as error:
     print(error.kind)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": "src"}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.stdout == "unreadable\n", done.stderr
 

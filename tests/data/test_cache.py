@@ -46,7 +46,7 @@ from softbias.data.folders import list_folder
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": "src"},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         **options,
     )
 

@@ -164,7 +164,10 @@ except ValueError as error:
 """
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": "src"}
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )
     finally:
         (root / hidden).chmod(0o755)

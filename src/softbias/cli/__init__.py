@@ -1,50 +1,119 @@
 """The command line. One module per command; each imports what it needs when it runs, so that `--help` is quick.
 
-A mistake of the user's is a ValueError and becomes one clear line with exit status 2; SOFTBIAS_DEBUG=1 shows the traceback.
+Exit status: 0 done; 1 done, but with something to look at (`predict`: a file could not be read; `data check`: not fit to
+train on); 2 a mistake of the user's, in one line (SOFTBIAS_DEBUG=1 shows the traceback); 128 + the signal for a training
+that was asked to stop; 130 for Ctrl-C elsewhere.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from softbias._version import __version__
+from softbias.errors import unknown_name
 
-DESCRIPTION = """Vision transformers that learn from small image sets.
+COMMANDS = {
+    "fit": "train a classifier on your pictures",
+    "pretrain": "train without labels: which of four rotations",
+    "evaluate": "score a run on its test pictures, or on others",
+    "predict": "classes and probabilities of pictures",
+    "export": "write a model as ONNX",
+    "models": "list models, with their size and cost",
+    "recipes": "list recipes, or show one in full",
+    "data check": "is a set of pictures fit to train on?",
+    "data cache": "where decoded pictures are kept, and clearing them",
+    "bench": "images per second beside timm's",
+    "demo": "see a small model at work",
+}
+TRAINING = ("fit", "pretrain")
+SHELLS = ("bash", "zsh", "fish")  # tcsh would need the package shtab
+COMPLETION = "--tyro-write-completion", "--tyro-print-completion"
 
-softbias COMMAND --help explains a command; softbias --version prints the version."""
+
+def usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: softbias COMMAND …",
+            "",
+            "Vision transformers that learn from small image sets.",
+            "",
+            *lines,
+            "",
+            "softbias COMMAND --help explains a command; softbias --version prints the version.",
+            f"Shell completion: softbias {COMPLETION[0]} {{{','.join(SHELLS)}}} FILE writes a script to source.",
+        ]
+    )
 
 
-def commands() -> dict[str, Callable[..., Any]]:
-    from softbias.cli.bench import bench
-    from softbias.cli.demo import demo
-    from softbias.cli.models import models
-
-    return {"demo": demo, "models": models, "bench": bench}
+def find(name: str) -> Callable[..., Any]:
+    """The function of a command, by its name."""
+    module, _, inner = name.partition(" ")
+    return getattr(importlib.import_module(f"softbias.cli.{module}"), inner or module)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments in (["--version"], ["-V"]):
-        print(f"softbias {__version__}")
-        return 0
-    from tyro.extras import subcommand_cli_from_dict
-
     try:
-        subcommand_cli_from_dict(commands(), prog="softbias", description=DESCRIPTION, args=arguments or ["--help"])
-    except (ValueError, FileNotFoundError) as error:
+        return dispatch(arguments)
+    except SystemExit as end:  # tyro, after printing help
+        return end.code if isinstance(end.code, int) else 0
+    except BrokenPipeError:  # the reader of a pipe went away, as in `softbias models | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        print("softbias: stopped", file=sys.stderr)
+        return 130
+    except (ValueError, OSError) as error:
         if os.environ.get("SOFTBIAS_DEBUG"):
             raise
         print(f"softbias: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("softbias: stopped", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of a pipe went away, as in `softbias models | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    return 0
 
+
+def dispatch(arguments: list[str]) -> int:
+    if arguments in (["--version"], ["-V"]):
+        print(f"softbias {__version__}")
+        return 0
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    if arguments[0] in COMPLETION:
+        return complete_shell(arguments)
+    name, rest = arguments[0], arguments[1:]
+    groups = {command.split(" ")[0] for command in COMMANDS if " " in command}
+    if name in groups:
+        inner = [command for command in COMMANDS if command.startswith(f"{name} ")]
+        if not rest or rest[0] in ("-h", "--help"):
+            print("\n".join(f"softbias {command} …    {COMMANDS[command]}" for command in inner))
+            return 0
+        name, rest = f"{name} {rest[0]}", rest[1:]
+    if name not in COMMANDS:
+        raise unknown_name("command", name, COMMANDS)
+    from softbias.cli.parsing import Given, parse, split_recipe
+
+    changes: list[str] = []
+    if name in TRAINING:
+        if "--help-recipe" in rest:
+            return find("recipes")("small") or 0
+        rest, changes = split_recipe(rest)
+    call = parse(find(name), rest, f"softbias {name}")
+    given = {"given": Given(tuple(arguments), tuple(changes))} if name in TRAINING else {}
+    return call(**given) or 0
+
+
+def complete_shell(arguments: list[str]) -> int:
+    """tyro writes the script, from all commands with all of their options."""
+    wanted = 3 if arguments[0] == COMPLETION[0] else 2
+    if len(arguments) != wanted or arguments[1] not in SHELLS:
+        raise ValueError(f"{arguments[0]} takes one of {', '.join(SHELLS)}{' and a file' if wanted == 3 else ''}")
+    from softbias.cli.completion import write_completion
+
+    write_completion(arguments)
+    return 0

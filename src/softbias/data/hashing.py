@@ -1,8 +1,9 @@
 """Random numbers that are a function of who asks: seed, epoch, sample, operation, draw.
 
     key  = m(m(m(index + γ) + epoch + γ) + seed + γ)         one per sample
-    bits = m(key + operation + γ · draw)                     64 bits for each draw
-    m    = the finalizer of SplitMix64 (Steele, Lea and Flood, 2014; Stafford's variant 13),  γ = ⌊2⁶⁴ / golden ratio⌋
+    bits = m(key + operation + δ · draw)                     64 bits for each draw
+    m    = the finalizer of SplitMix64 (Steele, Lea and Flood, 2014; Stafford's variant 13)
+    γ, δ = 2⁶⁴ and 2³² over the golden ratio; δ · draw stays below 2⁶³, so that a compiler may compute it as an address
 
 There is no state. A sample's numbers depend neither on the batch it stands in, nor on how many workers or processes share
 the work, nor on what was drawn before, so a resumed run draws what an uninterrupted one would have drawn. Everything is
@@ -46,6 +47,7 @@ def operation_id(name: str) -> int:
 
 
 GAMMA = signed(0x9E3779B97F4A7C15)
+DELTA = 0x9E3779B9
 FACTOR_1 = signed(0xBF58476D1CE4E5B9)
 FACTOR_2 = signed(0x94D049BB133111EB)
 
@@ -59,7 +61,16 @@ def finalize(z: Tensor) -> Tensor:
     """SplitMix64's m: a bijection of 64-bit words in which every input bit changes each output bit half of the time."""
     z = (z ^ shift_right(z, 30)) * FACTOR_1
     z = (z ^ shift_right(z, 27)) * FACTOR_2
-    return z ^ shift_right(z, 31)
+    return settled(z ^ shift_right(z, 31))
+
+
+def settled(z: Tensor) -> Tensor:
+    """The same; a compiler stores it.
+
+    Each ⊕ above uses z twice, and Inductor writes a formula out again for each use, so that a chain of m would take it
+    minutes. A strided view makes it keep the value.
+    """
+    return z.as_strided(z.size(), z.stride()) if torch.compiler.is_compiling() else z
 
 
 def sample_keys(seed: int, epoch: int | Tensor, index: Tensor) -> Tensor:
@@ -98,7 +109,7 @@ class Stream:
         """64 random bits as int64.  # (B,) or (B, D)"""
         if draws is None:
             return finalize(self.keys + operation)
-        steps = torch.arange(draws, dtype=torch.int64, device=self.keys.device) * GAMMA
+        steps = torch.arange(draws, dtype=torch.int64, device=self.keys.device) * DELTA
         return finalize((self.keys + operation)[..., None] + steps)
 
     def uniform(self, operation: int, draws: int | None = None, low: float = 0.0, high: float = 1.0) -> Tensor:
@@ -140,8 +151,7 @@ def hash_integers(seed: int, epoch: int | Tensor, index: Tensor, operation: int 
     [-6808289156325784655, 6154968046401585655]
     """
     number = operation_id(operation) if isinstance(operation, str) else operation
-    step = draw * GAMMA if isinstance(draw, Tensor) else signed(draw * GAMMA)
-    return finalize(sample_keys(seed, epoch, index) + number + step)
+    return finalize(sample_keys(seed, epoch, index) + number + draw * DELTA)
 
 
 def uniform(seed: int, epoch: int | Tensor, index: Tensor, operation: int | str, draw: int | Tensor = 0) -> Tensor:

@@ -103,7 +103,7 @@ class Batches:
         mine = slice(start + self.rank * share, start + (self.rank + 1) * share)
         return order[0][mine], order[1][mine]
 
-    def load(self, index: Tensor, view: Tensor, epoch: int) -> Batch:
+    def load(self, index: Tensor, view: Tensor, epoch: int | Tensor) -> Batch:
         when = epoch_of_view(epoch, view)
         if self.recipe.objective == "rotation":
             return self.rotated(index, when)

@@ -23,6 +23,8 @@ def describe(row: dict[str, Any]) -> str:
     if row.get("val_accuracy") is not None:
         parts += [f"validation {row['val_accuracy']:.1%}" + (" (best)" if row.get("best") else "")]
     parts += [f"lr {row['lr']:.2e}", f"{row['images_per_second']:,.0f} images/s"]
+    if row.get("skipped"):
+        parts += [f"{row['skipped']} steps skipped (gradient not finite)"]
     if row.get("memory"):
         parts += [f"{row['memory'] / 2**30:.1f} GiB"]
     return "  ".join(parts)

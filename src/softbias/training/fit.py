@@ -18,7 +18,8 @@ from torch import nn
 
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
-from softbias.data.splits import nested_fraction, stratified_split
+from softbias.data.listing import Listing
+from softbias.data.splits import nested_fraction, stratified_split, write_manifest
 from softbias.inspection import unwrap
 from softbias.models import create_model
 from softbias.models.resize import resize
@@ -69,6 +70,7 @@ def run_fit(
         if not different:
             display.message(f"{directory.path} is finished already")
             return Result(directory.path, directory.read_summary(), load(directory.model))
+    fresh = not directory.config.is_file()
     if accelerator.is_main_process:
         directory.open(spec, resume=resume)
     accelerator.wait_for_everyone()
@@ -78,6 +80,8 @@ def run_fit(
         for note in (*data.notes, *split.notes):
             display.message(note)
         plan = make_plan(spec, data, split, accelerator, directory, checkpoint.Keep.parse(keep))
+        if data.files is not None and accelerator.is_main_process:
+            write_split(directory.path / "split.csv", data, split)
         on_epoch = start_trackers(accelerator, directory, trackers)
         started = time.perf_counter()
         state = train(plan, display, minutes=minutes, on_epoch=on_epoch)
@@ -86,6 +90,10 @@ def run_fit(
         load_selected(plan, state)
         summary = finish(spec, data, split, plan, state, directory, started, baseline)
         return Result(directory.path, summary, unwrap(plan.model).eval())
+    except ValueError:  # settings that cannot be trained do not occupy the folder
+        if fresh and accelerator.is_main_process and not directory.metrics.exists() and not directory.checkpoints.exists():
+            directory.config.unlink(missing_ok=True)
+        raise
     finally:
         directory.close()
 
@@ -267,11 +275,21 @@ def finish(
 
             summary["baseline"] = pixel_baseline(data, split.train, split.test)
     preprocessing = {"mean": batches.mean, "std": batches.std, "crop_mode": CROP_MODES[spec.data_options.get("fit") or "crop"]}
+    summary["preprocessing"] = preprocessing
     save(model, directory.model, class_names=names, preprocessing=preprocessing)
     write_text(directory.path / "environment.json", json.dumps(environment(accelerator.device.type), indent=2) + "\n")
     summary["total_seconds"] = time.perf_counter() - started
     write_text(directory.summary, json.dumps(summary, indent=2) + "\n")
     return summary
+
+
+def write_split(path: Path, data: Dataset, split: Split) -> None:
+    """Which file was in which split, as a CSV file that can be trained on and says it again."""
+    assert data.files is not None
+    root = Path(data.files[0]).parent
+    listing = Listing(data.name, tuple(map(Path, data.files)), data.labels, data.class_names, root)
+    parts = {"train": split.train, "val": split.val, "test": split.test}
+    write_manifest(path, listing, {name: indices for name, indices in parts.items() if indices is not None})
 
 
 def write_predictions(

@@ -15,7 +15,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,17 +26,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from softbias.training import checkpoint
-from softbias.training.batches import Batch, Batches, Pixels
+from softbias.training.batches import Batches, Pixels
 from softbias.training.display import Display
 from softbias.training.evaluate import predict_probabilities
-from softbias.training.optim import Average, build_optimizer, trainable
+from softbias.training.optim import Average, build_optimizer
 from softbias.training.recipe import Recipe
 from softbias.training.schedule import learning_rate
 from softbias.training.state import State
+from softbias.training.step import PlainStep, RecordedStep, can_be_recorded
 
 LOOK_EVERY = 50  # steps between two looks at the loss, each of which waits for the device
 CHECKPOINT_SECONDS = 30.0  # at least between two checkpoints at the end of an epoch
 MIDDLE_SECONDS = 300.0  # an epoch longer than this is saved in between
+MOST_SKIPPED = 0.05  # share of an epoch's steps whose gradient may be unusable before we call it divergence
 EVALUATIONS = 50  # at most, over a run
 
 
@@ -75,9 +77,10 @@ def train(plan: Plan, display: Display, *, minutes: float | None = None, on_epoc
     """Train to the end and return the state; with checkpoints there, continue from the last one."""
     accelerator, recipe, batches = plan.accelerator, plan.recipe, plan.batches
     model = plan.model
-    optimizer = build_optimizer(model, recipe)
+    recorded = can_be_recorded(accelerator, batches)
+    optimizer = build_optimizer(model, recipe, recorded=recorded)
     average = Average(model, recipe.ema) if recipe.ema else None
-    sums = torch.zeros(3, device=accelerator.device, dtype=torch.float64 if accelerator.device.type != "mps" else torch.float32)
+    sums = torch.zeros(4, device=accelerator.device, dtype=torch.float64 if accelerator.device.type != "mps" else torch.float32)
     state = State(model, optimizer, average, sums, batches.total_steps, scaler=getattr(accelerator, "scaler", None))
     continued = state.restore(plan.folder) if plan.folder else None
     if continued is None and minutes:
@@ -87,7 +90,13 @@ def train(plan: Plan, display: Display, *, minutes: float | None = None, on_epoc
         for name in continued:
             display.message(f"the checkpoint {name} is damaged and was passed over")
     cut_back(plan.metrics, state.step)
-    run, optimizer = accelerator.prepare(compiled(model, plan, state.total_steps), optimizer)
+    run = compiled(model, plan, state.total_steps)
+    if recorded:
+        take_step: PlainStep = RecordedStep(accelerator, run, optimizer, batches, plan.class_weights)
+    else:
+        run, prepared = accelerator.prepare(run, optimizer)
+        take_step = PlainStep(accelerator, run, prepared, batches, plan.class_weights)
+    display.message(f"{state.total_steps:,} steps of {batches.batch_size} pictures on {accelerator.device.type}, {take_step.name}")
     epochs = math.ceil(state.total_steps / batches.steps_per_epoch)
     evaluate_every = max(1, round(epochs / EVALUATIONS))
     warmup = min(batches.warmup_steps, state.total_steps // 10)
@@ -101,32 +110,28 @@ def train(plan: Plan, display: Display, *, minutes: float | None = None, on_epoc
             epoch = state.step // batches.steps_per_epoch
             if order is None or state.step % batches.steps_per_epoch == 0:
                 order = batches.order(epoch)
+                when = torch.tensor(epoch, device=accelerator.device)  # a tensor, so that compiled code takes any epoch
             lr = learning_rate(recipe, state.step, state.total_steps, warmup)
-            for group in optimizer.param_groups:
-                group["lr"] = lr
             if stochastic:  # dropout and drop path are functions of the step, too
                 torch.manual_seed((batches.seed * 1_000_003 + state.step) * 4096 + batches.rank)
 
-            batch = batches.load(*batches.at(state.step, order), epoch)
-            loss, right = step_gradients(plan, run, batch)
-            if recipe.clip:
-                accelerator.clip_grad_norm_(trainable(model), recipe.clip)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            seen = take_step(*batches.at(state.step, order), when, lr)  # loss, share right, 1, 0; or 0, 0, 0, 1 if skipped
             state.step += 1
             if average:
-                average.update(model, state.step)
-            state.sums += torch.stack([loss.double() if sums.dtype == torch.float64 else loss, right, right.new_tensor(1.0)]).to(sums.dtype)
+                average.update(state.step)
+            state.sums += seen.to(sums.dtype)
             epoch_samples += batches.batch_size
-            state.seconds += time.perf_counter() - started
 
             end_of_epoch = state.step % batches.steps_per_epoch == 0 or state.step == state.total_steps
             if state.step % LOOK_EVERY == 0 or end_of_epoch:
                 speed = epoch_samples / (time.perf_counter() - epoch_started)
-                refuse_nonsense(loss.item(), state.step, lr)
-                display.step(state.step, {"loss": loss.item(), "images_per_second": speed})
+                loss, _, taken, _ = seen.tolist()
+                if not recorded:
+                    refuse_nonsense(loss if taken else math.nan, state.step, lr)
+                display.step(state.step, {"loss": loss, "images_per_second": speed})
+            state.seconds += time.perf_counter() - started  # after a look, which waits for the device
             if end_of_epoch:
-                row = end_epoch(plan, state, run, epoch + 1, epochs, evaluate_every, lr, epoch_samples, epoch_started)
+                row = end_epoch(plan, state, epoch + 1, epochs, evaluate_every, lr, epoch_samples, epoch_started)
                 write_row(plan, row)
                 display.epoch(row)
                 if on_epoch:
@@ -141,7 +146,8 @@ def train(plan: Plan, display: Display, *, minutes: float | None = None, on_epoc
             waited = time.perf_counter() - saved
             due = end_of_epoch and (waited > CHECKPOINT_SECONDS or state.step >= state.total_steps or keeps(plan, epoch + 1))
             if plan.folder and accelerator.is_main_process and (due or waited > MIDDLE_SECONDS or stopping):
-                refuse_nonsense(loss.item(), state.step, lr)
+                if not recorded:
+                    refuse_nonsense(seen[0].item() if seen[2] else math.nan, state.step, lr)
                 state.save(plan.folder)
                 checkpoint.prune(plan.folder, plan.keep, batches.steps_per_epoch)
                 saved = time.perf_counter()
@@ -152,24 +158,8 @@ def train(plan: Plan, display: Display, *, minutes: float | None = None, on_epoc
     return state
 
 
-def step_gradients(plan: Plan, run: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Gradients of the mean loss over the batch, in `accumulate` parts; the loss and the share that was right."""
-    accelerator, recipe = plan.accelerator, plan.recipe
-    losses, rights = [], []
-    parts = recipe.accumulate
-    for number, (images, targets) in enumerate(zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True)):
-        last = number == parts - 1
-        with nullcontext() if last else accelerator.no_sync(run), accelerator.autocast():
-            logits = run(images)
-            loss = cross_entropy(logits.float(), targets, weight=plan.class_weights, label_smoothing=recipe.smoothing)
-            accelerator.backward(loss / parts)
-        losses.append(loss.detach())
-        rights.append((logits.detach().argmax(-1) == targets.argmax(-1)).float().mean())
-    return torch.stack(losses).mean(), torch.stack(rights).mean()
-
-
 def end_epoch(
-    plan: Plan, state: State, run: nn.Module, epoch: int, epochs: int, every: int, lr: float, samples: int, started: float
+    plan: Plan, state: State, epoch: int, epochs: int, every: int, lr: float, samples: int, started: float
 ) -> dict[str, Any]:
     """The row of an epoch; a better one on validation is kept."""
     accelerator = plan.accelerator
@@ -177,9 +167,10 @@ def end_epoch(
     sums = accelerator.reduce(state.sums, "mean").tolist()
     state.sums.zero_()
     row: dict[str, Any] = {"event": "epoch", "step": state.step, "epoch": epoch, "epochs": epochs}
-    row |= {"loss": sums[0] / sums[2], "accuracy": sums[1] / sums[2], "lr": lr}
+    taken, skipped = sums[2], round(sums[3])
+    refuse_nonsense(math.nan if skipped > MOST_SKIPPED * (taken + skipped) else 0.0, state.step, lr)
+    row |= {"loss": sums[0] / taken, "accuracy": sums[1] / taken, "lr": lr, "skipped": skipped}
     row |= {"seconds": round(state.seconds, 3), "images_per_second": samples / seconds}
-    refuse_nonsense(row["loss"], state.step, lr)
     if accelerator.device.type == "cuda":
         row["memory"] = torch.cuda.max_memory_allocated()
     last = state.step >= state.total_steps
@@ -279,22 +270,23 @@ def compiled(model: nn.Module, plan: Plan, total_steps: int) -> nn.Module:
     return torch.compile(model)  # type: ignore[return-value]
 
 
-def steps_within(plan: Plan, minutes: float, rehearsal: int = 8) -> int:
+def steps_within(plan: Plan, minutes: float, rehearsal: int = 12) -> int:
     """How many steps the time allows, from a rehearsal on a copy, so that the schedule can end in time."""
     batches = plan.batches
-    actor = Plan(**{**vars(plan), "model": copy.deepcopy(plan.model), "folder": None, "metrics": None})
-    optimizer = build_optimizer(actor.model, plan.recipe)
-    order = batches.order(0)
+    recorded = can_be_recorded(plan.accelerator, batches)
+    model = copy.deepcopy(plan.model)
+    optimizer = build_optimizer(model, plan.recipe, recorded=recorded)
+    kind = RecordedStep if recorded else PlainStep
+    rehearse = kind(plan.accelerator, model, optimizer, batches, plan.class_weights)
+    order, epoch = batches.order(0), torch.tensor(0, device=plan.accelerator.device)
     seconds = []
     for step in range(min(rehearsal, batches.steps_per_epoch)):
         started = time.perf_counter()
-        step_gradients(actor, actor.model, batches.load(*batches.at(step, order), 0))
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        rehearse(*batches.at(step, order), epoch, plan.recipe.warmup_lr)
         if plan.accelerator.device.type == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)
-    usual = sorted(seconds)[len(seconds) // 2]
+    usual = sorted(seconds)[len(seconds) // 3]  # the first ones only warm up
     return max(1, min(batches.total_steps, int(0.9 * 60 * minutes / usual)))
 
 

@@ -20,16 +20,18 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, ob
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
 
 
-def build_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+def build_optimizer(model: nn.Module, recipe: Recipe, *, recorded: bool = False) -> torch.optim.Optimizer:
+    """The recipe's optimizer; for a recorded step the learning rate is a tensor, which a replay reads."""
     groups = [group for group in parameter_groups(model, recipe.weight_decay) if group["params"]]
     if not groups:
         raise ValueError("the model has no parameter to train")
-    fused = all(parameter.is_cuda for parameter in model.parameters())
-    lr = recipe.peak_lr()
+    first = next(model.parameters())
+    fused = first.is_cuda
+    lr = torch.tensor(recipe.peak_lr(), device=first.device) if recorded else recipe.peak_lr()
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=lr, momentum=recipe.betas[0], nesterov=recipe.betas[0] > 0, fused=fused)
     kind = torch.optim.AdamW if recipe.optimizer == "adamw" else torch.optim.Adam
-    return kind(groups, lr=lr, betas=recipe.betas, fused=fused)
+    return kind(groups, lr=lr, betas=recipe.betas, fused=fused, capturable=recorded)
 
 
 class Average:
@@ -43,18 +45,17 @@ class Average:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        pairs = [(self.tensors[name], tensor.detach()) for name, tensor in model.state_dict().items()]  # they share memory
+        self.averaged = [pair for pair in pairs if pair[0].is_floating_point()]
+        self.copied = [pair for pair in pairs if not pair[0].is_floating_point()]
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
+    def update(self, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
-        mine, theirs = [], []
-        for name, tensor in model.state_dict().items():
-            if tensor.is_floating_point():
-                mine.append(self.tensors[name])
-                theirs.append(tensor.detach())
-            else:
-                self.tensors[name].copy_(tensor)
+        mine, theirs = (list(tensors) for tensors in zip(*self.averaged, strict=True))
         torch._foreach_lerp_(mine, theirs, 1 - decay)
+        for own, tensor in self.copied:
+            own.copy_(tensor)
 
 
 def trainable(model: nn.Module) -> Iterable[nn.Parameter]:

@@ -28,7 +28,7 @@ class Best:
 
 @dataclass
 class State:
-    """Weights, averaged weights, optimizer, where we are, and sums of the epoch under way (loss, right, samples)."""
+    """Weights, averaged weights, optimizer, where we are, and sums of the epoch under way (see `step`)."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer

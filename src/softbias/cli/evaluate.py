@@ -1,0 +1,137 @@
+"""`softbias evaluate`: the scores of a run's model, on its own pictures or on others."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+if TYPE_CHECKING:
+    from softbias.data.dataset import Dataset
+    from softbias.training.predict import Predictor
+    from softbias.training.run import RunSpec
+
+
+def evaluate(
+    run: Annotated[Path, tyro.conf.Positional],
+    /,
+    data: str | None = None,
+    split: Literal["test", "val", "train", "all"] | None = None,
+    data_dir: Path | None = None,
+    skip_broken: bool = False,
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    json: bool = False,
+) -> None:
+    """Score a run's model on its test pictures, or on others.
+
+    Args:
+        run: The folder of a run; with --data also that of a saved model.
+        data: Other pictures of the same classes: a folder, a CSV file, arrays, or a named set.
+        split: Which pictures; test if not given, and all of them for a folder or file given with --data.
+        data_dir: Where named sets lie.
+        skip_broken: Leave out pictures that cannot be read, and say how many.
+        device: Where to compute.
+        json: Print JSON.
+    """
+    from softbias.cli.training import find_device
+    from softbias.training.predict import Predictor
+    from softbias.training.run import RunDirectory
+    from softbias.training.scores import score
+
+    directory = RunDirectory(run)
+    if data is None and not directory.config.is_file():
+        raise ValueError(f"{run} is not a run that knows its pictures; name some with --data")
+    predictor = Predictor(run, device=find_device(device))
+    spec = directory.spec() if directory.config.is_file() else None
+    rotation = spec is not None and spec.recipe.objective == "rotation"
+    asked = {"data_dir": None if data_dir is None else str(data_dir), "skip_broken": skip_broken or None}
+    pictures, name, indices = choose_pictures(predictor, spec, data, split, asked, rotation)
+    if not len(indices):
+        raise ValueError(f"{pictures.name} has no pictures in {name}")
+    probabilities, labels = predictions(predictor, pictures, indices, rotation)
+    scores = score(probabilities, labels, predictor.class_names)
+    if json:
+        print(json_module.dumps({"run": str(run), "data": pictures.name, "split": name, **scores}, indent=2))
+        return
+    show(scores, f"{run}: {pictures.name}, {name}", rotation)
+
+
+def choose_pictures(
+    predictor: Predictor, spec: RunSpec | None, data: str | None, split: str | None, asked: dict[str, Any], rotation: bool
+) -> tuple[Dataset, str, Any]:
+    """The set at the model's size, with the model's labels; the split's name, and its indices."""
+    import numpy as np
+
+    from softbias.data import load_dataset
+    from softbias.training.fit import split_up
+
+    options = {key: value for key, value in asked.items() if value is not None}
+    if data is None:
+        assert spec is not None
+        found = load_dataset(spec.data, **{**spec.data_options, **options})
+        parts = split_up(found, spec)
+        chosen: dict[str, Any] = {"train": parts.train, "val": parts.val, "test": parts.test}
+    else:
+        found = load_dataset(data, img_size=predictor.img_size, fit=predictor.fit, **options)
+        chosen = dict(found.splits)
+    name = split or ("all" if data is not None and Path(data).exists() else "test")
+    indices = np.arange(len(found)) if name == "all" else chosen.get(name)
+    if indices is None:
+        has = ", ".join(part for part in chosen if chosen[part] is not None)
+        raise ValueError(f"{found.name} has no split {name!r}; it has {has}")
+    return found if rotation else with_labels_of(predictor, found), name, indices
+
+
+def with_labels_of(predictor: Predictor, data: Dataset) -> Dataset:
+    """The set with its classes numbered as the model has them."""
+    import numpy as np
+
+    known = {name: number for number, name in enumerate(predictor.class_names)}
+    strange = [name for name in data.class_names if name not in known]
+    if strange:
+        raise ValueError(
+            f"{data.name} has classes that the model does not know: {', '.join(strange[:5])}; "
+            f"it knows {', '.join(predictor.class_names[:20])}"
+        )
+    numbers = np.array([known[name] for name in data.class_names])
+    return dataclasses.replace(data, labels=numbers[data.labels], class_names=predictor.class_names)
+
+
+def predictions(predictor: Predictor, data: Dataset, indices: Any, rotation: bool) -> tuple[Any, Any]:
+    """Probabilities and labels; for the pretext task of every picture in its four rotations."""
+    import numpy as np
+    import torch
+
+    from softbias.data.augment import rotate_quarter
+    from softbias.training.batches import Pixels
+    from softbias.training.evaluate import predict_probabilities
+
+    if not rotation:
+        return predict_probabilities(
+            predictor.model, Pixels(data, indices, predictor.device), predictor.mean, predictor.std
+        )
+    rows, labels = [], []
+    for start in range(0, len(indices), 64):
+        images = torch.from_numpy(np.ascontiguousarray(data.images[indices[start : start + 64]])).permute(0, 3, 1, 2)
+        quarters = torch.arange(4).repeat_interleave(len(images))
+        turned = rotate_quarter(images.repeat(4, 1, 1, 1), quarters).permute(0, 2, 3, 1).numpy()
+        rows.append(predictor.probabilities(turned))
+        labels.append(quarters.numpy())
+    return np.concatenate(rows), np.concatenate(labels)
+
+
+def show(scores: dict[str, Any], title: str, rotation: bool) -> None:
+    from rich.console import Console
+
+    from softbias.training.printed import print_classes, score_rows
+
+    console = Console(highlight=False)
+    console.print(title, markup=False, soft_wrap=True)
+    rows = score_rows({"objective": "rotation" if rotation else "supervised", "test": scores})
+    width = max(len(name) for name, _, _ in rows)
+    for name, value, aside in rows:
+        console.print(f"  {name:{width}}  {value}  {aside}", markup=False, soft_wrap=True)
+    print_classes(scores["classes"], console)

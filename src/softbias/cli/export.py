@@ -1,0 +1,29 @@
+"""`softbias export`: a model for programs that know nothing of softbias."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+def export(
+    model: Annotated[Path, tyro.conf.Positional], out: Annotated[Path, tyro.conf.Positional] = Path("model.onnx"), /
+) -> None:
+    """Write a run's model, or a saved one, as ONNX: images (batch, 3, height, width), normalized, to logits.
+
+    Args:
+        model: The folder of a run or of a saved model.
+        out: The file to write, *.onnx.
+    """
+    from softbias.export import export as write
+    from softbias.training.predict import Predictor
+
+    if out.suffix != ".onnx":  # before the model is read
+        raise ValueError(f"an ONNX file is named *.onnx, but got {out}")
+    predictor = Predictor(model, device="cpu")
+    write(predictor.model, out, img_size=predictor.img_size)
+    shape = f"images (batch, 3, {predictor.img_size[0]}, {predictor.img_size[1]})"
+    print(f"{out}: {out.stat().st_size / 1e6:,.1f} MB, {shape} to logits (batch, {len(predictor.class_names)})")
+    print(f"pixels in [0, 1], normalized by mean {predictor.mean} and std {predictor.std}; {predictor.fit} to size")

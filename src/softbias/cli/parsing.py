@@ -1,0 +1,138 @@
+"""Reading a command line with tyro: a mistake is one line, and a recipe's many fields stay out of the ordinary help.
+
+`--recipe.lr 1e-3 --recipe.augmentation.flip 0` is set apart first (`split_recipe`) and applied to a recipe later
+(`changed`), because the recipe they change may be chosen only when the pictures have been counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import functools
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tyro
+
+from softbias.data.augmentation import Augmentation
+from softbias.training.recipe import Recipe
+
+CONFIG = (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
+PREFIX = "--recipe."
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user typed: everything, and of that what changes the recipe."""
+
+    arguments: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+
+
+def flag(metavar: str, help: str, name: str | None = None) -> Any:
+    """An option as the help shows it; what happens without it is said in words, where that is not obvious."""
+    return tyro.conf.arg(metavar=metavar, help=help, name=name, help_behavior_hint="")
+
+
+def switch(help: str) -> Any:
+    return tyro.conf.arg(help=help, help_behavior_hint="")
+
+
+def parse(function: Callable[..., Any], arguments: Sequence[str], prog: str) -> Callable[..., Any]:
+    """The call that the arguments ask for, still to be made; a mistake in them is a ValueError."""
+
+    @functools.wraps(function)
+    def later(*args: Any, **options: Any) -> Callable[..., Any]:
+        return functools.partial(function, *args, **options)
+
+    with quoting_tyro(prog):
+        return tyro.cli(later, args=list(arguments), prog=prog, config=CONFIG)
+
+
+@contextlib.contextmanager
+def quoting_tyro(prog: str) -> Any:
+    """tyro prints a box and exits; here it becomes a ValueError of one line."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            yield
+    except SystemExit as end:
+        if end.code:
+            raise ValueError(one_line(printed.getvalue(), prog)) from None
+        raise
+
+
+def one_line(box: str, prog: str) -> str:
+    """What tyro's box says first, and what it thinks was meant; it draws with ASCII where it does not trust the terminal.
+
+    >>> lines = "╭─ Wrong ─╮", "│ Unrecognized options: --modle │", "│ ── │", "│ Perhaps you meant: │", "│   --model NAME │"
+    >>> one_line("\\n".join(lines), "softbias fit")
+    'Unrecognized options: --modle; perhaps you meant --model NAME; softbias fit --help explains'
+    """
+    parts: list[list[str]] = [[]]  # the title, what is wrong, and hints, with rules between them
+    for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines():
+        text = line.strip(" │")
+        if line.startswith("╭") or (text and set(text) <= set("─-╰╯")):
+            parts.append([])
+        elif text:
+            parts[-1].append(text)
+    text = " ".join(parts[1] if len(parts) > 1 else parts[0]).rstrip(".")
+    wrong = re.match(r"Error parsing (\S+): no type matching .* from \['(.*?)'\].*: (.*)", text)
+    if wrong:
+        text = f"{wrong[1]} cannot be {wrong[2]!r}: {wrong[3]}"
+    hints = [part[1] for part in parts if len(part) > 1 and part[0].startswith("Perhaps you meant")]
+    return "; ".join([text, *(f"perhaps you meant {hint}" for hint in hints), f"{prog} --help explains"])
+
+
+def split_recipe(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The ordinary arguments, and those that change the recipe, each with its values.
+
+    >>> split_recipe(["--recipe.lr", "1e-3", "fashion", "--recipe.zoom", "0.9", "1.1", "--recipe", "small"])
+    (['fashion', '--recipe', 'small'], ['--recipe.lr', '1e-3', '--recipe.augmentation.zoom', '0.9', '1.1'])
+    """
+    rest: list[str] = []
+    changes: list[str] = []
+    wanted = 0  # values that the last field still takes
+    for token in arguments:
+        if token.startswith(PREFIX):
+            name, equals, value = token.removeprefix(PREFIX).partition("=")
+            field, values = find_field(name)
+            changes.append(f"{PREFIX}{field}{equals}{value}")
+            wanted = 0 if equals else values
+        elif wanted:
+            changes.append(token)
+            wanted -= 1
+        else:
+            rest.append(token)
+    return rest, changes
+
+
+def find_field(name: str) -> tuple[str, int]:
+    """A field's full name, and how many values it takes; those of the augmentation may be named without saying so."""
+    outer = {field.name: field for field in dataclasses.fields(Recipe) if field.name != "augmentation"}
+    inner = {field.name: field for field in dataclasses.fields(Augmentation)}
+    plain = name.replace("-", "_")
+    bare = plain.removeprefix("augmentation.")
+    if plain in outer:
+        return plain, 2 if isinstance(outer[plain].default, tuple) else 1
+    if bare in inner:
+        return f"augmentation.{bare}", 2 if isinstance(inner[bare].default, tuple) else 1
+    nearest = difflib.get_close_matches(bare, [*outer, *inner], n=1, cutoff=0.5)
+    hint = f"did you mean {PREFIX}{nearest[0]}? " if nearest else ""
+    raise ValueError(f"a recipe has no field {name!r}; {hint}softbias recipes small shows them all")
+
+
+def changed(recipe: Recipe, changes: Sequence[str], prog: str) -> Recipe:
+    """The recipe with what the user asked for instead."""
+    if not changes:
+        return recipe
+
+    def settings(recipe: Recipe = recipe) -> Recipe:
+        return recipe
+
+    with quoting_tyro(prog):
+        return tyro.cli(settings, args=list(changes), prog=prog, config=(tyro.conf.FlagCreatePairsOff,))

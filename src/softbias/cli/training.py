@@ -1,0 +1,154 @@
+"""What `softbias fit` and `softbias pretrain` do: settle what defines the run, train it, and show what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from softbias.cli.options import TrainingOptions
+from softbias.cli.parsing import Given, changed
+from softbias.cli.settings import complete, settle
+from softbias.training import automatic
+from softbias.training.run import RunDirectory, RunSpec, differences
+
+if TYPE_CHECKING:
+    from softbias.data.dataset import Dataset
+    from softbias.training.display import Display
+
+
+def run_training(options: TrainingOptions, given: Given, command: str) -> int:
+    from softbias.training.display import choose as choose_display
+
+    first = int(os.environ.get("RANK", "0")) == 0  # of the processes that torchrun started
+    display = choose_display(quiet=options.quiet, json=options.json, main=first)
+    wish = settle(options, command)
+    prog = f"softbias {command}"
+    if wish.model is not None and wish.recipe is not None:
+        spec = wish.spec(wish.model, wish.model_options, changed(wish.recipe, given.changes, prog))
+        if is_finished(spec, options, display, first):
+            return show(spec, options, first)
+    device = find_device(options.device)
+    size = None
+    if "img_size" not in wish.settled["data_options"] and wish.model is None:
+        size = automatic.image_size(wish.settled["data"], device, options.group_by)
+        if size:
+            wish.settled["data_options"]["img_size"] = size[0]
+    from softbias.data import load_dataset
+
+    data = load_dataset(wish.settled["data"], **wish.settled["data_options"], progress=progress(display))
+    if size:
+        display.message(size[1])
+    spec = complete(wish, data, device, given, prog, display)
+    if not is_finished(spec, options, display, first):
+        status = train(spec, data, display, options, given, first)
+        if status:
+            return status
+    return show(spec, options, first)
+
+
+def place(spec: RunSpec, options: TrainingOptions) -> Path:
+    return options.out or Path("runs") / spec.title
+
+
+def is_finished(spec: RunSpec, options: TrainingOptions, display: Display, first: bool) -> bool:
+    """Whether there is nothing left to do; a folder that cannot take the run is refused, before the pictures are read."""
+    directory = RunDirectory(place(spec, options))
+    if not directory.config.is_file():
+        return False
+    if not first:  # the first process may have opened the folder already, and refuses for all
+        return options.resume and directory.finished
+    if not options.resume:
+        state = "a finished run" if directory.finished else "a run that was stopped"
+        raise ValueError(f"{directory.path} holds {state}; --resume continues it, or choose another --out")
+    different = differences(directory.spec().to_dict(), spec.to_dict())
+    if different:
+        raise ValueError(f"{directory.path} was started with other settings: {'; '.join(different)}; choose another --out")
+    if directory.finished:
+        display.message(f"{directory.path} is finished already")
+    return directory.finished
+
+
+def train(spec: RunSpec, data: Dataset, display: Display, options: TrainingOptions, given: Given, first: bool) -> int:
+    """Train, and write the page; the exit status is not 0 where training was asked to stop."""
+    import torch
+
+    from softbias.training.fit import run_fit
+    from softbias.training.loop import StoppedError
+
+    path = place(spec, options)
+    named = tuple(name for name in options.trackers.split(",") if name not in ("", "none"))
+    try:
+        run_fit(
+            spec, path, resume=options.resume, data=data, display=display, keep=options.keep, minutes=options.minutes,
+            device=options.device, trackers=named, baseline=options.baseline,
+        )  # fmt: skip
+    except StoppedError as stop:
+        if first:
+            print(f"softbias: stopped at step {stop.step}; continue with: {again(given, path)}", file=sys.stderr)
+        return 128 + stop.signal
+    except torch.OutOfMemoryError as error:
+        raise ValueError(
+            f"the device has too little memory for batches of {spec.recipe.batch_size}: try --recipe.batch-size "
+            f"{max(1, spec.recipe.batch_size // 2)}, or --recipe.accumulate 2, which gives the same result"
+        ) from error
+    if first:
+        from softbias.training.page import write_page
+
+        write_page(path, data)
+    return 0
+
+
+def again(given: Given, path: Path) -> str:
+    """The command that continues the run."""
+    more = [] if any(word == "--out" or word.startswith("--out=") for word in given.arguments) else ["--out", str(path)]
+    more += [] if "--resume" in given.arguments else ["--resume"]
+    return shlex.join(["softbias", *given.arguments, *more])
+
+
+def show(spec: RunSpec, options: TrainingOptions, first: bool) -> int:
+    """The scores of the finished run, as they were asked for."""
+    directory = RunDirectory(place(spec, options))
+    if not first:
+        return 0
+    if options.quiet:
+        print(directory.path)
+    elif options.json:
+        print(json.dumps({"event": "summary", "path": str(directory.path), **directory.read_summary()}), flush=True)
+    else:
+        from softbias.training.printed import print_summary
+
+        print_summary(directory.read_summary(), directory.path)
+    return 0
+
+
+def find_device(name: str) -> str:
+    """cpu, cuda or mps: what "auto" stands for here; what was asked for must be there."""
+    import torch
+
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return next(kind for kind, available in there.items() if available)
+    if not there[name]:
+        raise ValueError(
+            f"--device {name}: there is no such device here; choose {' or '.join(k for k in there if there[k])}"
+        )
+    return name
+
+
+def progress(display: Display, every: float = 10.0) -> Callable[[int, int], None]:
+    """A line now and then while pictures are decoded."""
+    last = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > every:
+            last = time.monotonic()
+            display.message(f"decoding pictures: {done:,} of {total:,}")
+
+    return tell

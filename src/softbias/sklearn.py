@@ -1,0 +1,161 @@
+"""A classifier in scikit-learn's manner.
+
+    from softbias.sklearn import SoftbiasClassifier
+    classifier = SoftbiasClassifier(recipe_options={"epochs": 20}).fit(files, labels)
+    classifier.predict(more_files), classifier.predict_proba(more_files), classifier.score(more_files, more_labels)
+
+X is a list of picture files, or an array of pictures (n, height, width) or (n, height, width, 3), uint8 or float in [0, 1].
+It works with `clone`, `cross_val_score` and `GridSearchCV`, and a fitted one can be pickled.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+SIDE = 64  # pixels, for files, when no img_size is given
+
+
+class SoftbiasClassifier(ClassifierMixin, BaseEstimator):
+    """A vision transformer with a soft inductive bias, trained on pictures.
+
+    model, model_options     a name from `softbias models`, and options such as {"patch_size": 8}
+    recipe, recipe_options   a name from `softbias recipes`, and changes such as {"epochs": 20, "flip": 0}
+    img_size                 side of the pictures; arrays keep theirs and files become 64 × 64 if it is not given
+    aspect                   what happens to the aspect ratio: crop, pad or stretch
+    out                      folder that keeps the run; None keeps the model in memory only
+
+    After fit: `classes_`, `n_iter_` (epochs), and `predictor_`, which also takes files one by one.
+    """
+
+    def __init__(
+        self,
+        model: str = "convit_nano",
+        recipe: str = "quick",
+        *,
+        model_options: Mapping[str, Any] | None = None,
+        recipe_options: Mapping[str, Any] | None = None,
+        img_size: int | None = None,
+        aspect: str = "crop",
+        random_state: int = 0,
+        device: str = "auto",
+        out: str | Path | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.model_options = model_options
+        self.recipe_options = recipe_options
+        self.img_size = img_size
+        self.aspect = aspect
+        self.random_state = random_state
+        self.device = device
+        self.out = out
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: ArrayLike) -> SoftbiasClassifier:
+        from softbias.data.dataset import Dataset
+        from softbias.training.display import choose
+        from softbias.training.fit import run_fit
+        from softbias.training.predict import Predictor
+        from softbias.training.recipe import find_recipe
+        from softbias.training.run import RunSpec
+
+        labels = np.asarray(y)
+        images = self.pictures(X, None)
+        if labels.shape != (len(images),):
+            raise ValueError(
+                f"X holds {len(images)} pictures, so y must have shape ({len(images)},), but it has {labels.shape}"
+            )
+        self.classes_, numbers = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"a classifier needs at least two classes, but y holds {len(self.classes_)}: {self.classes_.tolist()}"
+            )
+        names = tuple(map(str, self.classes_))
+        data = Dataset("X", images, numbers.astype(np.int64), names, {"train": np.arange(len(images))})
+        spec = RunSpec(
+            data=f"X-{data.fingerprint()}",
+            model=self.model,
+            recipe=find_recipe(self.recipe).with_overrides(self.recipe_options or {}),
+            seed=self.random_state,
+            data_options={"fit": self.aspect},
+            model_options=dict(self.model_options or {}),
+        )
+        display = choose(quiet=not self.verbose)
+        with tempfile.TemporaryDirectory(prefix="softbias-") as folder:
+            place = Path(self.out) if self.out is not None else Path(folder) / "run"
+            result = run_fit(spec, place, data=data, display=display, device=self.device, trackers=(), baseline=False)
+            self.predictor_ = Predictor(result.path, device=self.device)
+        self.n_iter_ = result.summary["epochs"]
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+        """Probabilities in the order of `classes_`.  # (n, K)"""
+        check_is_fitted(self, "predictor_")
+        return self.predictor_.probabilities(self.pictures(X, self.predictor_.img_size))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        check_is_fitted(self, "predictor_")
+        return self.classes_[self.predict_proba(X).argmax(1)]
+
+    def pictures(self, X: Any, size: tuple[int, int] | None) -> NDArray[np.uint8]:
+        """X as bytes at a size: the model's, or before there is one the size asked for.  # (n, height, width, 3)"""
+        from softbias.data.decode import describe_fit
+
+        describe_fit(self.aspect)  # refuses what it does not know
+        if size is None and self.img_size is not None:
+            size = (self.img_size, self.img_size)
+        if is_files(X):
+            return read_files(X, size or (SIDE, SIDE), self.aspect)
+        return resize_all(as_bytes(np.asarray(X)), size, self.aspect)
+
+
+def is_files(X: Any) -> bool:
+    if isinstance(X, np.ndarray):
+        return X.ndim == 1 and X.dtype.kind in "OU"
+    return isinstance(X, Sequence) and len(X) > 0 and isinstance(X[0], str | Path)
+
+
+def read_files(files: Sequence[str | Path], size: tuple[int, int], aspect: str) -> NDArray[np.uint8]:
+    """Every file must be a picture: what belongs to a label cannot be left out here."""
+    from softbias.data.decode import decode
+    from softbias.data.parallel import in_order
+
+    return np.stack(list(in_order(lambda file: decode(file, size, aspect), files)))
+
+
+def as_bytes(images: NDArray[Any]) -> NDArray[np.uint8]:
+    """Pictures as (n, height, width, 3) bytes."""
+    if images.ndim == 3 and images.shape[-1] != 3:
+        images = np.repeat(images[..., None], 3, axis=-1)
+    if images.ndim == 4 and images.shape[-1] == 1:
+        images = np.repeat(images, 3, axis=-1)
+    if images.ndim != 4 or images.shape[-1] != 3:
+        raise ValueError(
+            f"X must be files, or an array (n, height, width) or (n, height, width, 3), but has shape {images.shape}"
+        )
+    if images.dtype == np.uint8:
+        return images
+    if images.dtype.kind != "f" or not (images.min(initial=0) >= 0 and images.max(initial=0) <= 1):
+        raise ValueError(
+            f"pictures are uint8, or floats from 0 to 1, but X holds {images.dtype} from {images.min()} to {images.max()}"
+        )
+    return np.round(images * 255).astype(np.uint8)
+
+
+def resize_all(images: NDArray[np.uint8], size: tuple[int, int] | None, aspect: str) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    from softbias.data.decode import resized
+
+    if size is None or images.shape[1:3] == size:
+        return images
+    return np.stack([np.asarray(resized(Image.fromarray(image), size, aspect)) for image in images])

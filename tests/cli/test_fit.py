@@ -1,0 +1,234 @@
+"""softbias fit and pretrain, from the pictures to the run's folder."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from softbias.cli import main
+from softbias.training.loop import StoppedError
+
+SHORT = ("--recipe.epochs", "2", "--no-baseline", "--trackers", "none", "--device", "cpu")
+FASHION = ("fit", "fashion", "--fraction", "5", *SHORT, "--recipe.epochs", "1", "--model-option", "patch_size=8")
+
+
+def fails(capsys, *arguments) -> str:
+    """The one line that a mistake gives."""
+    assert main([str(argument) for argument in arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("softbias: ") and "Traceback" not in printed.err
+    return printed.err.removeprefix("softbias: ").strip()
+
+
+def config(out) -> dict:
+    return yaml.safe_load((out / "config.yaml").read_text())
+
+
+def test_a_folder_and_nothing_else_trains_a_model_that_has_learned(run):
+    """`run` is `softbias fit FOLDER`, only shorter."""
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["model"] == "convit_nano" and summary["test"]["accuracy"] > 0.8
+    assert config(run)["model_options"] == {"patch_size": 8} and config(run)["recipe"]["epochs"] == 10
+    for name in ("report.html", "confusion.png", "predictions.parquet", "environment.json", "metrics.jsonl", "split.csv"):
+        assert (run / name).is_file(), name
+    rows = (run / "split.csv").read_text().splitlines()
+    assert len(rows) == 61 and sum(row.endswith(",test") for row in rows) == 12
+
+
+@pytest.mark.usefixtures("no_page")
+def test_it_says_what_it_chose_and_why(pictures, tmp_path, capsys):
+    assert main(["fit", str(pictures), "--out", str(tmp_path / "run"), *SHORT]) == 0
+    printed = capsys.readouterr().out
+    assert "model convit_nano with patches of 8 (16 tokens): on a CPU" in printed
+    assert "recipe quick with 2 epochs" in printed and "--recipe.epochs 12 takes about" in printed
+    assert "pretrained weights cannot be fetched now" in printed and "--weights" in printed
+    assert "the split was made here with seed 0" in printed and "Accuracy" in printed
+
+
+@pytest.mark.usefixtures("no_page")
+def test_fields_of_recipe_and_augmentation_can_be_changed(tmp_path):
+    out = tmp_path / "run"
+    changes = ["--recipe", "small", "--recipe.lr", "2e-3", "--recipe.augmentation.flip=0", "--recipe.zoom", "0.8", "1.2"]
+    assert main([*FASHION, *changes, "--out", str(out), "--quiet", "--seed", "3"]) == 0
+    recipe = config(out)["recipe"]
+    assert recipe["lr"] == 2e-3 and recipe["augmentation"]["flip"] == 0 and recipe["augmentation"]["zoom"] == [0.8, 1.2]
+    assert recipe["weight_decay"] == 0.06 and config(out)["seed"] == 3 and config(out)["model"] == "convit_nano"
+
+
+@pytest.mark.usefixtures("no_page")
+def test_quiet_prints_the_folder_and_json_prints_events(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main([*FASHION, "--out", str(out), "--quiet"]) == 0
+    assert capsys.readouterr().out == f"{out}\n"
+    assert main([*FASHION, "--out", str(out), "--resume", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows[-1]["event"] == "summary" and rows[-1]["path"] == str(out) and 0 <= rows[-1]["test"]["accuracy"] <= 1
+
+
+@pytest.mark.usefixtures("no_page")
+def test_a_config_is_the_base_and_options_win(run, tmp_path):
+    out = tmp_path / "run"
+    assert main(["fit", "--config", str(run / "config.yaml"), "--seed", "7", "--out", str(out), "--quiet", *SHORT]) == 0
+    before, after = config(run), config(out)
+    assert after["seed"] == 7 and after["recipe"]["epochs"] == 2
+    after["seed"], after["recipe"]["epochs"] = before["seed"], before["recipe"]["epochs"]
+    assert after == before
+
+
+def test_resuming_a_finished_run_is_quick_and_leaves_it_alone(run, capsys):
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
+    assert main(["fit", "--resume", "--out", str(run)]) == 0  # its own config says the rest
+    assert "is finished already" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_that_holds_a_run_is_refused(run, pictures, capsys):
+    said = fails(capsys, "fit", pictures, "--out", run, *SHORT)
+    assert said == f"{run} holds a finished run; --resume continues it, or choose another --out"
+
+
+def test_resuming_with_other_settings_shows_the_difference(run, pictures, capsys):
+    said = fails(capsys, "fit", pictures, "--out", run, "--resume", "--recipe.lr", "0.5", "--seed", "2", "--device", "cpu")
+    assert "was started with other settings: recipe.lr was 0.002, is 0.5; seed was 0, is 2" in said
+
+
+def test_a_training_asked_to_stop_says_how_to_continue(pictures, tmp_path, monkeypatch, capsys):
+    def stopped(*_args, **_options):
+        raise StoppedError(123, signal.SIGTERM)
+
+    monkeypatch.setattr("softbias.training.fit.run_fit", stopped)
+    monkeypatch.chdir(tmp_path)
+    assert main(["fit", str(pictures), *SHORT]) == 128 + signal.SIGTERM
+    said = capsys.readouterr().err
+    assert said.startswith(f"softbias: stopped at step 123; continue with: softbias fit {pictures} --recipe.epochs 2")
+    assert said.strip().endswith("--resume") and " --out runs/pictures-convit_nano-" in said
+
+
+def test_a_real_signal_stops_it_and_the_command_it_prints_continues(tmp_path):
+    """As a user sees it: a process, a signal, an exit status, a line to paste."""
+    out = tmp_path / "a run"
+    arguments = [
+        "fit",
+        "fashion",
+        "--fraction",
+        "20",
+        "--model-option",
+        "patch_size=8",
+        "--recipe.epochs",
+        "400",
+        "--out",
+        str(out),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "softbias", *arguments, "--device", "cpu", "--no-baseline"]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    deadline = time.monotonic() + 90
+    while not (out / "metrics.jsonl").is_file() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 143, said
+    assert "softbias: stopped at step " in said and f"--out '{out}'" in said and said.strip().endswith("--resume")
+    assert list(out.glob("checkpoints/step-*")) and not (out / "summary.json").exists()
+
+
+def test_pretrain_learns_rotations_and_fit_starts_from_it(pictures, tmp_path, no_page):
+    first, second = tmp_path / "pretrained", tmp_path / "tuned"
+    assert main(["pretrain", str(pictures), "--rotations", "one", "--out", str(first), "--quiet", *SHORT]) == 0
+    assert config(first)["model"] == "arvit_nano"
+    assert config(first)["recipe"]["objective"] == "rotation" and config(first)["recipe"]["rotations"] == "one"
+    arguments = ["fit", str(pictures), "--from", str(first), "--finetune", "probe", "--out", str(second), "--quiet", *SHORT]
+    assert main(arguments) == 0
+    spec, summary = config(second), json.loads((second / "summary.json").read_text())
+    assert spec["source"] == str(first) and spec["finetune"] == "probe" and spec["model"] == "arvit_nano"
+    assert summary["objective"] == "supervised" and len(summary["test"]["classes"]) == 3
+
+
+@pytest.mark.usefixtures("no_page")
+def test_broken_files_are_refused_by_name_and_can_be_left_out(pictures, tmp_path, capsys):
+    """The path has a space and is not ASCII."""
+    root = tmp_path / "meine Bilder äöü 图"
+    shutil.copytree(pictures, root)
+    (root / "red" / "kaputt.png").write_bytes(b"no picture")
+    (root / "red" / "leer.png").write_bytes(b"")
+    out = tmp_path / "läuft gut"
+    said = fails(capsys, "fit", root, "--out", out, *SHORT)
+    assert (
+        "2 of 62 pictures cannot be read" in said
+        and "kaputt.png" in said
+        and "leer.png" in said
+        and "--skip-broken" in said
+    )
+    assert not out.exists()
+    assert main(["fit", str(root), "--out", str(out), "--skip-broken", *SHORT]) == 0
+    assert "2 of 62 pictures cannot be read" in capsys.readouterr().out
+    assert config(out)["data"] == str(root) and config(out)["data_options"]["skip_broken"] is True
+
+
+def test_settings_that_cannot_be_trained_do_not_occupy_the_folder(pictures, tmp_path, capsys, no_page):
+    out = tmp_path / "run"
+    said = fails(capsys, "fit", pictures, "--model", "convit_nano", "--model-option", "strenght=2", "--out", out, *SHORT)
+    assert "did you mean 'strength'?" in said
+    assert main(["fit", str(pictures), "--model-option", "strength=2", "--out", str(out), "--quiet", *SHORT]) == 0
+
+
+MISTAKES = {
+    ("fit",): "which pictures? softbias fit DATA",
+    ("fit", "no-such-folder"): "no-such-folder is neither a file or folder nor a named set",
+    ("fit", "fashoin"): "did you mean 'fashion'?",
+    ("fit", "fashion", "--recipe", "smal"): "there is no recipe 'smal'; did you mean 'small'?",
+    ("fit", "fashion", "--recipe.wieght-decay", "1"): "did you mean --recipe.weight_decay?",
+    ("fit", "fashion", "--recipe.lr", "fast"): "--recipe.lr: could not convert string to float: 'fast'",
+    ("fit", "fashion", "--recipe.epochs", "-1"): "epochs must be at least 0.0, but epochs=-1.0",
+    ("fit", "fashion", "--recipe.betas", "0.9"): "Expected 2 values",
+    ("fit", "fashion", "--seed", "x"): "--seed cannot be 'x'",
+    ("fit", "fashion", "--modle", "x"): "perhaps you meant --model",
+    ("fit", "fashion", "--fit", "squeeze"): "invalid choice 'squeeze'",
+    ("fit", "fashion", "--model", "convit_nan", "--recipe", "quick", "--device", "cpu"): "did you mean 'convit_nano'?",
+    ("fit", "fashion", "--model-option", "patch"): "--model-option takes NAME=VALUE",
+    ("fit", "fashion", "--pretrained"): "--pretrained is for timm's models",
+    ("fit", "fashion", "--finetune", "probe"): "--finetune probe needs a model that has learned something",
+    ("fit", "fashion", "--from", "nowhere"): "nowhere is neither a finished run nor a saved model",
+    ("fit", "fashion", "--keep", "first", "--device", "cpu"): "keep takes last, best and every=K",
+    ("fit", "fashion", "--config", "nowhere.yaml"): "the config nowhere.yaml cannot be read",
+    ("fit", "fashion", "--skip-broken"): "skip_broken is for your own pictures",
+    ("fti", "fashion"): "there is no command 'fti'; did you mean 'fit'?",
+    ("data", "chekc", "x"): "did you mean 'data check'?",
+}
+
+
+@pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
+def test_a_mistake_is_one_clear_line(arguments, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = fails(capsys, *arguments)
+    assert MISTAKES[arguments] in said and "\n" not in said
+    assert not list(tmp_path.glob("runs/*/config.yaml"))
+
+
+def test_pictures_that_cannot_make_a_classifier(pictures, tmp_path, capsys):
+    one, empty = tmp_path / "one", tmp_path / "empty"
+    shutil.copytree(pictures / "red", one / "red")
+    assert "at least two classes, but there is only one: 'red'" in fails(capsys, "fit", one, *SHORT)
+    shutil.copytree(pictures, empty)
+    (empty / "yellow").mkdir()
+    assert "yellow has no pictures, it is empty" in fails(capsys, "fit", empty, *SHORT)
+
+
+def test_a_config_of_a_newer_version_says_to_upgrade(run, tmp_path, capsys):
+    newer = {**config(run), "format": 99, "softbias": "9.0", "surprise": True}
+    (tmp_path / "newer.yaml").write_text(yaml.safe_dump(newer))
+    said = fails(capsys, "fit", "--config", tmp_path / "newer.yaml", "--out", tmp_path / "run")
+    assert "written by softbias 9.0 in format 99" in said and said.endswith("upgrade softbias")
+
+
+def test_a_device_that_is_not_there_is_refused(capsys):
+    import torch
+
+    missing = "mps" if not torch.backends.mps.is_available() else "cuda"
+    assert f"--device {missing}: there is no such device here" in fails(capsys, "fit", "fashion", "--device", missing)

@@ -1,0 +1,123 @@
+"""What a finished run is good for: predict, evaluate, export."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from softbias.cli import main
+
+
+@pytest.fixture
+def mixed(pictures, tmp_path):
+    """Three good pictures in a folder with a space, and one bad one."""
+    folder = tmp_path / "neue Bilder"
+    folder.mkdir()
+    for name in ("blue", "green", "red"):
+        shutil.copy(pictures / name / f"{name} 3.png", folder / f"{name}.png")
+    (folder / "broken.jpg").write_bytes(b"no picture")
+    (folder / "notes.txt").write_text("not a picture, and not meant to be one")
+    return folder
+
+
+def test_predict_prints_a_line_per_picture(run, mixed, capsys):
+    assert main(["predict", str(run), str(mixed / "red.png"), str(mixed / "blue.png"), "--device", "cpu"]) == 0
+    printed = capsys.readouterr()
+    lines = [line.split("\t") for line in printed.out.splitlines()]
+    assert [line[:2] for line in lines] == [[str(mixed / "red.png"), "red"], [str(mixed / "blue.png"), "blue"]]
+    assert "2 pictures classified" in printed.err
+
+
+def test_predict_writes_csv_and_names_what_it_cannot_read(run, mixed, tmp_path, capsys):
+    out = tmp_path / "deep" / "predictions.csv"
+    assert main(["predict", str(run), str(mixed), "missing.png", "--out", str(out), "--batch", "2"]) == 1
+    said = capsys.readouterr().err
+    assert "broken.jpg: is not a picture" in said and "missing.png: does not exist" in said
+    assert "3 pictures classified" in said and "2 could not be read" in said
+    with out.open() as stream:
+        rows = {row["file"].split("/")[-1]: row for row in csv.DictReader(stream)}
+    assert set(rows) == {"blue.png", "green.png", "red.png", "broken.jpg", "missing.png"}
+    assert rows["green.png"]["label"] == "green" and rows["broken.jpg"]["label"] == ""
+    assert sum(float(rows["red.png"][f"p:{name}"]) for name in ("blue", "green", "red")) == pytest.approx(1, abs=1e-4)
+
+
+def test_predict_writes_json_and_flags_low_confidence(run, mixed, tmp_path):
+    out = tmp_path / "predictions.json"
+    assert main(["predict", str(run / "model"), str(mixed / "red.png"), "--out", str(out), "--threshold", "1"]) == 0
+    (row,) = json.loads(out.read_text())
+    assert row["label"] == "red" and row["low_confidence"] is True
+    assert list(row["probabilities"]) == ["blue", "green", "red"] and row["confidence"] == row["probabilities"]["red"]
+
+
+def test_evaluate_gives_the_scores_of_the_summary(run, capsys):
+    assert main(["evaluate", str(run), "--json", "--device", "cpu"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    known = json.loads((run / "summary.json").read_text())["test"]
+    assert scores["split"] == "test" and scores["accuracy"] == known["accuracy"] and scores["n"] == known["n"]
+    assert scores["log_loss"] == pytest.approx(known["log_loss"], abs=1e-6)
+
+
+def test_evaluate_shows_scores_on_other_pictures_by_the_names_of_their_classes(run, pictures, tmp_path, capsys):
+    """Two of three classes, in a folder of their own: labels follow the names, not the numbers."""
+    for name in ("green", "red"):
+        shutil.copytree(pictures / name, tmp_path / "others" / name)
+    assert main(["evaluate", str(run), "--data", str(tmp_path / "others")]) == 0
+    printed = capsys.readouterr().out
+    assert "others, all" in printed and "n = 40" in printed and "Accuracy" in printed
+    (tmp_path / "others" / "green").rename(tmp_path / "others" / "grün")
+    assert main(["evaluate", str(run), "--data", str(tmp_path / "others")]) == 2
+    assert "classes that the model does not know: grün; it knows blue, green, red" in capsys.readouterr().err
+
+
+def test_evaluate_of_a_pretext_run_turns_the_pictures(pictures, tmp_path, capsys, no_page):
+    out = tmp_path / "run"
+    short = ["--recipe.epochs", "1", "--trackers", "none", "--device", "cpu", "--quiet"]
+    assert main(["pretrain", str(pictures), "--out", str(out), *short]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(out), "--json", "--device", "cpu"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    known = json.loads((out / "summary.json").read_text())["test"]
+    assert scores["n"] == known["n"] == 48 and scores["accuracy"] == pytest.approx(known["accuracy"])
+    assert scores["log_loss"] == pytest.approx(known["log_loss"], abs=1e-5)
+
+
+def test_export_writes_onnx_that_agrees_with_the_model(run, pictures, tmp_path, capsys):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    from softbias.data.decode import decode
+    from softbias.training.predict import Predictor
+
+    out = tmp_path / "model.onnx"
+    assert main(["export", str(run), str(out)]) == 0
+    assert "images (batch, 3, 32, 32)" in capsys.readouterr().out
+    predictor = Predictor(run, device="cpu")
+    image = decode(pictures / "red" / "red 1.png", predictor.img_size, predictor.fit)
+    inputs = (image.transpose(2, 0, 1)[None] / 255 - np.reshape(predictor.mean, (3, 1, 1))) / np.reshape(
+        predictor.std, (3, 1, 1)
+    )
+    (logits,) = runtime.InferenceSession(str(out)).run(None, {"images": inputs.astype(np.float32)})
+    probabilities = np.exp(logits[0]) / np.exp(logits[0]).sum()
+    assert probabilities == pytest.approx(predictor.probabilities(image[None])[0], abs=1e-4)
+
+
+MISTAKES = {
+    ("predict", "nowhere", "x.png"): "nowhere does not exist; give the folder of a finished run or of a saved model",
+    ("predict", "RUN"): "which pictures?",
+    ("predict", "RUN", "EMPTY"): "there are no pictures in ",
+    ("predict", "RUN", "x.png", "--out", "x.xlsx"): "--out takes a file named *.csv or *.json",
+    ("predict", "RUN", "x.png", "--threshold", "2"): "threshold lie in [0, 1]",
+    ("predict", "EMPTY", "x.png"): "there is no model in ",
+    ("evaluate", "EMPTY"): "is not a run that knows its pictures; name some with --data",
+    ("evaluate", "RUN", "--split", "dev"): "invalid choice 'dev'",
+    ("export", "RUN", "model.pt"): "an ONNX file is named *.onnx",
+}
+
+
+@pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
+def test_a_mistake_is_one_clear_line(arguments, run, tmp_path, capsys):
+    places = {"RUN": str(run), "EMPTY": str(tmp_path)}
+    assert main([places.get(argument, argument) for argument in arguments]) == 2
+    said = capsys.readouterr().err
+    assert MISTAKES[arguments] in said and said.count("\n") == 1

@@ -1,0 +1,248 @@
+"""The page of a finished run, from run directories made by hand; the last tests open it in a real browser."""
+
+import base64
+import io
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+from PIL import Image
+
+from softbias.data.dataset import Dataset
+from softbias.training.page import write_page
+from softbias.training.scores import score
+
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = "--disable-gpu --disable-background-networking --disable-component-update --disable-sync --no-first-run"
+NAMES = ("cat", "dog", "owl")
+LABELS = np.array([0, 0, 1, 1, 2, 2])
+PROBABILITIES = np.array([
+    [0.950, 0.030, 0.020],  # right
+    [0.005, 0.985, 0.010],  # wrong, and the label is worth checking
+    [0.480, 0.300, 0.220],  # wrong, hesitantly
+    [0.970, 0.025, 0.005],  # wrong and sure, but the label gets 2.5 %
+    [0.335, 0.320, 0.345],  # right, by the smallest margin
+    [0.001, 0.009, 0.990],  # right
+], np.float32)  # fmt: skip
+FILES = ("train/cat/1.png", "train/owl/2.png", *(f"test/photo {i}.jpg" for i in range(6)))
+BASELINE = {"name": "logistic regression on raw pixels (C=0.03)", "accuracy": 0.9, "accuracy_interval": [0.815, 0.948]}
+SUMMARY = {
+    "status": "finished", "id": "0123456789", "data": "pets", "model": "convit_nano", "seed": 3, "fraction": 25.0,
+    "objective": "supervised", "parameters": 213446, "pictures": {"train": 400, "val": 40}, "img_size": [8, 8],
+    "steps": 1200, "epochs": 3.0, "seconds": 122.7, "images_per_second": 1043.4, "best_epoch": 2,
+    "validation_accuracy": 0.725, "class_weights": True, "peak_memory": 3 * 2**29, "notes": ["the split was made"],
+    "baseline": BASELINE,
+}  # fmt: skip
+NO_VAL = {"val": False, "best_epoch": None, "validation_accuracy": None, "pictures": {"train": 400, "val": 0}}
+ROTATION = {"objective": "rotation", "test": {"n": 24, "accuracy": 0.61, "log_loss": 0.9}, "baseline": ...}
+ENVIRONMENT = {
+    "softbias": "0.1.0", "git": "ddd", "python": "3.11.7", "torch": "2.15.0", "platform": "Linux-6", "device": "cpu",
+    "hardware": "x86_64", "threads": 2,
+}  # fmt: skip
+
+
+def color(number: int) -> tuple[int, int, int]:
+    return (10 * number, 200, 255 - 10 * number)
+
+
+def pets() -> Dataset:
+    images = np.stack([np.full((8, 8, 3), color(number), np.uint8) for number in range(8)])
+    splits = {"train": np.arange(2), "test": np.arange(2, 8)}
+    return Dataset("pets", images, np.array([0, 2, *LABELS]), NAMES, splits, FILES)
+
+
+def make_run(folder, *, names=NAMES, labels=LABELS, probabilities=PROBABILITIES, val=True, files=FILES[2:], **changes):
+    """A run directory as `fit` would leave it; ... removes an entry of the summary."""
+    folder.mkdir(parents=True, exist_ok=True)
+    summary = {**SUMMARY, "test": score(probabilities, labels, tuple(names)), **changes}
+    summary = {name: value for name, value in summary.items() if value is not ...}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    rows = [{"event": "epoch", "epoch": e, "loss": 2.5 / e, "accuracy": 0.2 * e, "lr": 1e-3 / e} for e in (1, 2, 3)]
+    if val:
+        rows = [{**row, "val_accuracy": 0.15 * row["epoch"], "val_loss": 2.75 / row["epoch"]} for row in rows]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"event": "step", "step": 7}]))
+    (folder / "environment.json").write_text(json.dumps(ENVIRONMENT))
+    (folder / "config.yaml").write_text("format: 1\ndata: pets\nmodel: convit_nano\n")
+    if "classes" in summary.get("test", {}):
+        table = {"index": np.arange(len(labels)) + 2, "label": labels, "predicted": probabilities.argmax(1), "file": files}
+        table |= {f"p{number}": probabilities[:, number] for number in range(len(names))}
+        pandas.DataFrame(table).to_parquet(folder / "predictions.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def flowers(tmp_path_factory) -> Path:
+    """The page of a run with 102 classes."""
+    generator = np.random.default_rng(0)
+    labels, names = generator.integers(0, 102, 612), [f"Flower with a rather long name {i}" for i in range(102)]
+    probabilities = generator.dirichlet(np.full(102, 0.05), 612).astype(np.float32)
+    files = [f"{i}.jpg" for i in range(612)]
+    folder = tmp_path_factory.mktemp("flowers")
+    return write_page(make_run(folder, names=names, labels=labels, probabilities=probabilities, files=files))
+
+
+def text_of(page: Path | str) -> str:
+    """What a reader sees of a page or of a piece of one: no tags, and simple spaces."""
+    html = page.read_text() if isinstance(page, Path) else page
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<style>.*?</style>|<[^>]+>", " ", html, flags=re.S)))
+
+
+def cards(page: Path, gallery: int) -> list[str]:
+    html = page.read_text().split(f'<section id="gallery-{gallery}"')[1]
+    return html.split("</section>")[0].split('<figure class="card">')[1:]
+
+
+def shown_picture(card: str) -> tuple[int, int, int]:
+    encoded = re.search(r'src="data:image/png;base64,([^"]+)"', card)
+    return Image.open(io.BytesIO(base64.b64decode(encoded[1]))).convert("RGB").getpixel((0, 0))
+
+
+def test_the_numbers_of_the_run_are_on_the_page(tmp_path):
+    page = write_page(make_run(tmp_path), pets())
+    assert page == tmp_path / "report.html" and (tmp_path / "confusion.png").is_file()
+    text = text_of(page)
+    for part in (
+        "50.0 % accuracy on 6 test pictures", "95 % interval 18.8 to 81.2 %", "most frequent class would give 33.3 %",
+        "213,446 parameters", "pets, 25 % of the training pictures", "400 train, 40 val, 6 test; 8 × 8 pixels",
+        "1,200 steps", "2 min 3 s", "1,043 images/s", "2, 72.5 % on validation", "1.5 GiB", "x86_64 (cpu, threads: 2)",
+        "torch 2.15.0", "git ddd", "the split was made", "classes weighted", "90.0 %", "softbias.load(", "format: 1",
+    ):  # fmt: skip
+        assert part in text, part
+
+
+def test_a_model_below_the_baseline_is_said_to_be_below(tmp_path):
+    below = write_page(make_run(tmp_path / "a"))
+    assert "The model is 40.0 percentage points below a logistic regression on raw pixels." in text_of(below)
+    assert 'class="verdict below"' in below.read_text()
+    above = write_page(make_run(tmp_path / "b", baseline={**BASELINE, "accuracy": 0.1, "accuracy_interval": [0.08, 0.12]}))
+    assert "40.0 percentage points above" in text_of(above) and 'class="verdict"' in above.read_text()
+    assert "percentage points" not in text_of(write_page(make_run(tmp_path / "c", baseline=None)))
+
+
+def test_classes_are_sorted_by_f1(tmp_path):
+    table = write_page(make_run(tmp_path)).read_text().split('aria-label="Scores per class"')[1]
+    assert re.findall(r'<th scope="row">([^<]+)', table)[:3] == ["dog", "cat", "owl"]  # 0, 0.4 and 1
+
+
+def test_nothing_is_asked_from_outside(tmp_path):
+    html = write_page(make_run(tmp_path), pets()).read_text()
+    assert not re.search(r"https?://|//\w+\.\w|url\(|@import|<script|<iframe|<object", html)
+    places = re.findall(r'(?:src|href|srcset|action|data|poster)="([^"]*)"', html)
+    assert len(places) > 10 and all(place.startswith(("data:", "#")) for place in places)
+
+
+def test_the_galleries_pick_their_pictures_and_show_them(tmp_path):
+    page = write_page(make_run(tmp_path), pets())
+    mistakes, doubtful, hesitant = (cards(page, number) for number in (1, 2, 3))
+    assert [shown_picture(card) for card in mistakes] == [color(place + 2) for place in (1, 3, 2)]
+    assert [shown_picture(card) for card in doubtful] == [color(1 + 2)]
+    assert [shown_picture(card) for card in hesitant] == [color(place + 2) for place in (4, 2, 0, 3, 1, 5)]
+    assert "predicted 98.5 % dog labeled 0.5 % cat test/photo 1.jpg" in text_of(mistakes[0])
+    assert "first, as labeled 34.5 % owl second 33.5 % cat test/photo 4.jpg" in text_of(hesitant[0])
+    assert "first 48.0 % cat second, as labeled 30.0 % dog" in text_of(hesitant[1])
+    assert 'alt="A picture labeled cat, predicted as dog"' in mistakes[0] and 'class="pixelated"' in mistakes[0]
+
+
+def test_without_the_data_the_galleries_say_so_and_name_the_pictures(tmp_path):
+    page = write_page(make_run(tmp_path))
+    assert "the data set was not at hand" in text_of(page)
+    assert len(cards(page, 1)) == 3 and "<img" not in cards(page, 1)[0] and "test/photo 1.jpg" in cards(page, 1)[0]
+    other = Dataset("zoo", np.zeros((8, 8, 8, 3), np.uint8), np.zeros(8, np.int64), NAMES, {})
+    assert "zoo is not the one this run was tested on" in text_of(write_page(tmp_path, other))
+
+
+def test_a_model_without_mistakes_has_empty_galleries(tmp_path):
+    text = text_of(write_page(make_run(tmp_path, probabilities=np.eye(3, dtype=np.float32)[LABELS]), pets()))
+    assert "makes no mistake on the test pictures" in text and "There is no test picture whose labeled class" in text
+
+
+def test_names_are_escaped(tmp_path):
+    bad = ("<b>x</b>", '"><script>alert(1)</script>', "$\\frac{ & ü")
+    files = [f'<img src="https://evil.example/{i}.png">' for i in range(6)]
+    html = write_page(make_run(tmp_path, names=bad, files=files, data="<i>d</i>", notes=["<u>n</u>"]), pets()).read_text()
+    assert not any(part in html for part in ("<b>x", "<script", "<i>d", "<u>n", '<img src="http'))
+    assert "&lt;b&gt;x&lt;/b&gt;" in html and "$\\frac{ &amp; ü" in html
+
+
+def test_a_hundred_and_two_classes_stay_readable(flowers):
+    html = flowers.read_text()
+    assert all(f"Flower with a rather long name {i}<" in html for i in range(102))
+    assert min(Image.open(flowers.with_name("confusion.png")).size) > 102 * 15  # pixels: a row has room for letters
+    assert flowers.stat().st_size < 5_000_000
+
+
+def test_a_rotation_run_shows_only_its_accuracy(tmp_path):
+    text = text_of(write_page(make_run(tmp_path, **ROTATION), pets()))
+    assert all(part in text for part in ("61.0 %", "24 rotated test pictures", "Chance is 25.0 %", "6 test; 8 × 8"))
+    assert not (tmp_path / "confusion.png").exists() and "Calibration" not in text and "There are no galleries" in text
+
+
+def test_without_test_pictures_the_validation_score_is_called_what_it_is(tmp_path):
+    text = text_of(write_page(make_run(tmp_path / "a", test=..., baseline=...)))
+    assert "72.5 %" in text and "This is not a test score" in text and "no predictions of test pictures" in text
+    assert "No score" in text_of(write_page(make_run(tmp_path / "b", test=..., baseline=..., **NO_VAL)))
+
+
+def test_without_validation_the_curves_say_so(tmp_path):
+    text = text_of(write_page(make_run(tmp_path, **NO_VAL)))
+    assert "There were no validation pictures" in text and "400 train, 6 test" in text and "Best epoch" not in text
+
+
+def test_an_unfinished_run_has_no_page(tmp_path):
+    with pytest.raises(ValueError, match=r"no finished run: it has no summary\.json"):
+        write_page(tmp_path)
+
+
+def luminance(hexadecimal: str) -> float:
+    digits = hexadecimal if len(hexadecimal) == 6 else "".join(2 * digit for digit in hexadecimal)
+    parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+
+def test_text_has_enough_contrast_in_light_and_dark(tmp_path):
+    blocks = re.findall(r":root \{([^}]+)\}", write_page(make_run(tmp_path)).read_text())
+    assert len(blocks) == 2
+    for block in blocks:
+        value = {name: luminance(digits) for name, digits in re.findall(r"--([\w-]+): #(\w+)", block)}
+        for ink, paper in [(i, p) for i in ("ink", "soft", "one", "two") for p in ("paper", "panel")] + [("ink", "warn")]:
+            dark, light = sorted((value[ink], value[paper]))
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (ink, paper)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if not CHROMIUM.is_file():
+        pytest.skip("Debian's chromium is not installed at /usr/bin/chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", *FLAGS.split()])
+        yield opened
+        opened.close()
+
+
+@pytest.mark.parametrize("kind", ["three classes", "102 classes", "rotation"])
+def test_a_browser_opens_it_offline_without_complaint_and_without_overflow(browser, flowers, tmp_path, kind):
+    page, long = flowers, {"names": ("cat", "dog" * 40, "owl"), "files": ["x" * 150 + ".png"] * 6, "notes": ["y" * 200]}
+    if kind != "102 classes":
+        page = write_page(make_run(tmp_path, **(ROTATION if kind == "rotation" else long)), pets())
+    background = "getComputedStyle(document.body).backgroundColor"
+    paper = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}
+    for width, scheme in ((1280, "light"), (375, "dark"), (375, "light")):
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme, offline=True)
+        view, complaints, requests = context.new_page(), [], []
+        view.on("console", lambda message, kept=complaints: kept.append(message.text))
+        view.on("pageerror", lambda error, kept=complaints: kept.append(str(error)))
+        view.on("request", lambda request, kept=requests: kept.append(request.url))
+        view.goto(page.as_uri())
+        assert complaints == [] and [url for url in requests if not url.startswith("data:")] == [page.as_uri()]
+        assert view.evaluate("document.documentElement.scrollWidth") <= width
+        assert view.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+        assert view.evaluate(background) == paper[scheme]
+        view.emulate_media(media="print")
+        assert view.evaluate(background) == paper["light"]
+        context.close()

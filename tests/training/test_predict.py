@@ -1,0 +1,99 @@
+"""A saved model at work on files, without having been trained."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import softbias
+from softbias.training.predict import Predictor, find_pictures, model_folder
+
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    torch.manual_seed(0)
+    model = softbias.create_model("convit_nano", num_classes=3, img_size=32, patch_size=8)
+    torch.nn.init.normal_(model.get_classifier().weight)
+    preprocessing = {"mean": MEAN, "std": STD, "crop_mode": "border"}
+    return softbias.save(model, tmp_path / "saved", class_names=["a", "b", "c"], preprocessing=preprocessing)
+
+
+@pytest.fixture
+def files(tmp_path):
+    chance = np.random.default_rng(0)
+    folder = tmp_path / "pictures"
+    (folder / ".hidden").mkdir(parents=True)
+    for number, size in enumerate([(32, 32), (40, 20), (64, 64), (31, 57), (8, 8)]):
+        Image.fromarray(chance.integers(0, 255, (*size, 3), dtype=np.uint8)).save(folder / f"{number}.png")
+    Image.new("RGB", (8, 8)).save(folder / ".hidden" / "x.png")
+    return sorted(folder.glob("*.png"))
+
+
+def test_a_picture_goes_through_what_the_model_was_saved_with(saved, files):
+    predictor = Predictor(saved, device="cpu")
+    assert predictor.img_size == (32, 32) and predictor.fit == "pad" and predictor.class_names == ("a", "b", "c")
+    pixels = torch.from_numpy(np.array(Image.open(files[0]))).permute(2, 0, 1).double() / 255
+    inputs = (pixels - torch.tensor(MEAN, dtype=torch.double)[:, None, None]) / torch.tensor(STD, dtype=torch.double)[
+        :, None, None
+    ]
+    with torch.no_grad():
+        wanted = softbias.load(saved)(inputs.float()[None]).softmax(-1)[0]
+    (row,) = predictor.predict(files[:1])
+    assert row.probabilities == pytest.approx(wanted.tolist(), abs=1e-5)
+    assert row.label == "abc"[int(wanted.argmax())] and row.confidence == max(row.probabilities)
+
+
+def test_the_batch_changes_nothing_and_bad_files_stop_nothing(saved, files, tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"bad")
+    chosen = [*files[:2], tmp_path / "bad.png", *files[2:], tmp_path / "missing.png"]
+    predictor = Predictor(saved, device="cpu")
+    one, all_together = predictor.predict(chosen, batch=1), predictor.predict(chosen, batch=64)
+    assert [row.file for row in one] == [str(file) for file in chosen]
+    assert [row.error for row in one] == [row.error for row in all_together]
+    assert [bool(row.error) for row in one] == [False, False, True, False, False, False, True]
+    for left, right in zip(one, all_together, strict=True):
+        assert left.probabilities == pytest.approx(right.probabilities, abs=1e-5)
+
+
+def test_a_confidence_below_the_threshold_is_flagged(saved, files):
+    predictor = Predictor(saved, device="cpu")
+    rows = predictor.predict(files, threshold=0.6)
+    assert [row.low for row in rows] == [row.confidence < 0.6 for row in rows]
+    assert not any(row.low for row in predictor.predict(files, threshold=0))
+    assert rows[0].to_dict(predictor.class_names)["probabilities"].keys() == {"a", "b", "c"}
+
+
+def test_folders_are_searched_and_files_are_taken_as_they_are(files, tmp_path):
+    assert find_pictures([files[0].parent]) == files
+    assert find_pictures([tmp_path / "nothing.xyz"]) == [tmp_path / "nothing.xyz"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="there are no pictures in"):
+        find_pictures([tmp_path / "empty"])
+
+
+def test_a_run_that_is_not_finished_is_refused(tmp_path):
+    (tmp_path / "config.yaml").write_text("format: 1\n")
+    with pytest.raises(ValueError, match="its training is not finished"):
+        model_folder(tmp_path)
+
+
+def test_a_hugging_face_folder_says_how_to_normalize(files, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        image_size=32,
+        patch_size=8,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=2,
+    )
+    folder = tmp_path / "hf"
+    transformers.ViTForImageClassification(config).save_pretrained(folder)
+    with pytest.raises(ValueError, match="does not say how its pictures are normalized"):
+        Predictor(folder, device="cpu")
+    (folder / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}')
+    (row,) = Predictor(folder, device="cpu").predict(files[:1])
+    assert sum(row.probabilities) == pytest.approx(1, abs=1e-5)
