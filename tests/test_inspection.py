@@ -64,11 +64,13 @@ def test_a_layer_without_a_map_is_an_error_that_names_those_with_one():
     mixed = create_model("dwconv_nano")
     with pytest.raises(NoAttentionMapError, match="no layer of dwconv_nano"):
         inspect(mixed, images())
-    with pytest.raises(NoAttentionMapError, match="layer 1 .* has no map"):
+    with pytest.raises(NoAttentionMapError, match=r"layer 1 .* has no map"):
         inspect(mixed, images(), layers=1)
 
 
-@pytest.mark.parametrize("model", [create_model("resnet_nano"), nn.Linear(2, 2), timm.create_model("mixer_s32_224", img_size=64)])
+@pytest.mark.parametrize(
+    "model", [create_model("resnet_nano"), nn.Linear(2, 2), timm.create_model("mixer_s32_224", img_size=64)]
+)
 def test_models_without_attention_raise_instead_of_returning_nothing(model):
     with pytest.raises(NoAttentionMapError, match="no attention maps that softbias can read"):
         inspect(model, images(64))
@@ -82,7 +84,12 @@ def test_wrapped_models_are_seen_through():
 
 @pytest.mark.parametrize(
     ("name", "prefix"),
-    [("vit_tiny_patch16_224", 1), ("deit_tiny_patch16_224", 1), ("deit_tiny_distilled_patch16_224", 2), ("vit_base_patch16_rpn_224", 0)],
+    [
+        ("vit_tiny_patch16_224", 1),
+        ("deit_tiny_patch16_224", 1),
+        ("deit_tiny_distilled_patch16_224", 2),
+        ("vit_base_patch16_rpn_224", 0),
+    ],
 )
 def test_timms_vits_give_the_map_their_fused_attention_uses(name, prefix):
     model = timm.create_model(name, img_size=64, depth=2).double().eval()
@@ -112,7 +119,13 @@ def test_a_timm_model_with_another_attention_is_refused():
 def test_hugging_faces_vit_under_its_default_fused_attention(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=32, patch_size=8, num_labels=3
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        image_size=32,
+        patch_size=8,
+        num_labels=3,
     )
     model = transformers.ViTForImageClassification(config).eval()
     assert model.config._attn_implementation == "sdpa"

@@ -29,7 +29,7 @@ def run(out: Path) -> None:
     images = (torch.from_numpy(np.ascontiguousarray(data.images)).permute(0, 3, 1, 2) / 255 - mean) / std
     labels = torch.from_numpy(data.labels)
     train, test = (torch.from_numpy(data.splits[split]) for split in ("train", "test"))
-    model = create_model("convit_nano", num_classes=len(data.class_names), img_size=32, patch_size=4)
+    model: Any = create_model("convit_nano", num_classes=len(data.class_names), img_size=32, patch_size=4)
     console.print(f"convit_nano ({model.spec.describe_layers()}) on {len(train):,} pictures of clothes, {STEPS} steps")
     untrained = inspect(model, images[test[:1]])
     start = time.perf_counter()

@@ -55,7 +55,8 @@ def attention_sites(model: nn.Module, img_size: tuple[int, int] | None = None) -
     """One site per block, in order; `img_size` matters for models of timm that take any size."""
     model = unwrap(model)
     if isinstance(model, VisionTransformer):
-        return [Site(block.attn, block.attn.grid, read_own) for block in model.blocks]
+        blocks: Any = model.blocks
+        return [Site(block.attn, block.attn.grid, read_own) for block in blocks]
     sites = foreign.find_sites(model, img_size)
     if sites is None:
         raise NoAttentionMapError(
@@ -129,4 +130,3 @@ def choose_layers(model: nn.Module, sites: list[Site], layers: int | Iterable[in
 
 def describe(model: nn.Module) -> str:
     return str(getattr(model, "name", None) or type(model).__name__)
-

@@ -46,11 +46,10 @@ def id_of(name: str, heads: int, grid: Grid, options: dict[str, Any]) -> str:
     return f"{name}-{heads}h-{grid.height}x{grid.width}+{grid.prefix}{choices}"
 
 
+# A mechanism that is registered but has no row above is tested with its defaults: adding one is enough.
+TABLE += [(name, 4, Grid(3, 5), {}) for name in sorted(set(ATTENTION) - {name for name, *_ in TABLE})]
+
 CASES = [pytest.param(case_of(*row), id=id_of(*row)) for row in TABLE]
-
-
-def test_every_registered_mechanism_is_in_the_table():
-    assert {name for name, *_ in TABLE} == set(ATTENTION)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -67,9 +67,7 @@ def test_something_that_is_no_mechanism_is_refused(something):
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_one_and_the_choices():
-    with pytest.raises(
-        ValueError, match=r"no attention 'gatd'; did you mean 'gated'.*dwconv, full, gated, masked"
-    ) as error:
+    with pytest.raises(ValueError, match=r"no attention 'gatd'; did you mean 'gated'.*dwconv, full, gated, masked") as error:
         find_attention("gatd")
     assert "window" in str(error.value)
 
@@ -85,9 +83,7 @@ def test_an_entry_point_of_another_package_is_found(tmp_path, monkeypatch):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[softbias.attention]\nforeign = foreign_attention:Foreign\n")
-    (tmp_path / "foreign_attention.py").write_text(
-        "from softbias.attention import Full\n\n\nclass Foreign(Full):\n    pass\n"
-    )
+    (tmp_path / "foreign_attention.py").write_text("from softbias.attention import Full\n\n\nclass Foreign(Full):\n    pass\n")
     with pytest.raises(ValueError, match="no attention 'foreign'"):
         find_attention("foreign")
     monkeypatch.syspath_prepend(tmp_path)

@@ -67,9 +67,7 @@ def write_npz(root: Path, name: str, classes: list[str], splits: int) -> None:
     split = np.repeat(np.arange(splits), 2 * len(classes)).astype(np.uint8)
     data = np.frombuffer(b"".join(files), np.uint8)
     root.mkdir(parents=True, exist_ok=True)
-    np.savez(
-        root / f"{name}_96.npz", data=data, offsets=offsets, labels=labels.astype(np.uint8), split=split, classes=classes
-    )
+    np.savez(root / f"{name}_96.npz", data=data, offsets=offsets, labels=labels.astype(np.uint8), split=split, classes=classes)
 
 
 def write_sheets(root: Path) -> None:

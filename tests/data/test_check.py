@@ -167,9 +167,7 @@ def test_groups_that_stand_in_two_splits_are_an_error(root):
 
 def test_rows_without_a_split_beside_rows_with_one_are_an_error(tmp_path):
     root = make(tmp_path / "flat", {"cat": 10, "dog": 11})
-    rows = (
-        [f"cat/{n}.png,cat,train" for n in range(10)] + [f"dog/{n}.png,dog,train" for n in range(10)] + ["dog/10.png,dog,"]
-    )
+    rows = [f"cat/{n}.png,cat,train" for n in range(10)] + [f"dog/{n}.png,dog,train" for n in range(10)] + ["dog/10.png,dog,"]
     (root / "set.csv").write_text("\n".join(["path,label,split", *rows]))
     assert kinds(check(root / "set.csv"))["split"].files == ("dog/10.png",)
 

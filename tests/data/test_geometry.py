@@ -164,9 +164,7 @@ def test_a_picture_is_cropped_then_flipped_then_moved():
     copied = {"crop": "pad", "crop_padding": 5, "flip": 1.0}
     together = levels(images, Augmentation(**copied, rotate_degrees=40, translate=0.2))
     first = levels(images, Augmentation(**copied))
-    moves = geometry.draw_affine(
-        Stream.of(0, 0, torch.arange(16)), Augmentation(rotate_degrees=40, translate=0.2), (24, 24)
-    )
+    moves = geometry.draw_affine(Stream.of(0, 0, torch.arange(16)), Augmentation(rotate_degrees=40, translate=0.2), (24, 24))
     inside = geometry.warp((first > 0).float(), moves, (24, 24)) > 0.999  # beyond its crop we still see the picture
     assert inside.float().mean() > 0.3
     torch.testing.assert_close(together[inside], geometry.warp(first, moves, (24, 24))[inside], rtol=0, atol=0.05)

@@ -131,9 +131,7 @@ def test_impossible_folders_are_refused_with_the_reason(tmp_path, names, message
 
 
 def test_unlabeled_test_pictures_and_empty_splits_are_left_out_with_a_note(tmp_path):
-    listing = list_folder(
-        tree(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "test/1.jpg", "test/2.jpg", "val/", "docs/a.txt")
-    )
+    listing = list_folder(tree(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "test/1.jpg", "test/2.jpg", "val/", "docs/a.txt"))
     assert listing.split == ("train", "train")
     for part in ("2 pictures directly in", "val has no pictures", "docs has no pictures"):
         assert any(part in note for note in listing.notes)

@@ -28,9 +28,7 @@ def test_lambda_has_the_beta_distribution(alpha: float):
     assert drawn[-1] <= 1
     points = torch.linspace(0.001, 0.999, 500).double()  # for a small α float32 rounds a part of λ to exactly 1
     below = torch.searchsorted(drawn, points) / 20_000
-    assert (
-        abs(below.numpy() - stats.beta.cdf(points.numpy(), alpha, alpha)).max() < 2.2 / 20_000**0.5
-    )  # Kolmogorov, p = 1e-4
+    assert abs(below.numpy() - stats.beta.cdf(points.numpy(), alpha, alpha)).max() < 2.2 / 20_000**0.5  # Kolmogorov, p = 1e-4
 
 
 def test_mixup_is_the_weighted_mean_of_both_pictures():
@@ -121,9 +119,7 @@ def test_what_a_mixed_sample_becomes_does_not_depend_on_its_batch():
 
     def become(index: Tensor) -> Tensor:
         mixes = plan_mix(index, 2, 1, 64, settings, (12, 12))
-        own, partner = (
-            augment(stored[who], who, 2, 1, settings, (0.5,) * 3, (0.25,) * 3) for who in (index, mixes.partner)
-        )
+        own, partner = (augment(stored[who], who, 2, 1, settings, (0.5,) * 3, (0.25,) * 3) for who in (index, mixes.partner))
         return apply_mix(own, partner, mixes)
 
     whole = become(torch.arange(64))

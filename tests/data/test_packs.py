@@ -212,7 +212,5 @@ def test_a_download_that_breaks_off_is_a_clear_error(tmp_path, monkeypatch):
 
     monkeypatch.setattr(obtain.urllib.request, "urlopen", lambda *_args, **_kwargs: Answer())
     monkeypatch.setattr(datasets.CIFAR100, "download", breaks)
-    with pytest.raises(
-        ValueError, match=r"cifar100: torchvision cannot .*connection reset by peer.*remove what is incomplete"
-    ):
+    with pytest.raises(ValueError, match=r"cifar100: torchvision cannot .*connection reset by peer.*remove what is incomplete"):
         load_named("cifar100", data_dir=tmp_path)

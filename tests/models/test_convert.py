@@ -57,5 +57,5 @@ def test_what_cannot_be_converted_says_why(blocks, attention, options, message):
 
 
 def test_a_convolution_has_no_queries_to_hand_over():
-    with pytest.raises(ValueError, match="no weight 'q.weight'"):
+    with pytest.raises(ValueError, match=r"no weight 'q.weight'"):
         convert(create_model("dwconv_nano"), 0, "full")

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from softbias.grid import Grid
 from softbias.models import Layer, ModelSpec, build, create_model, list_models
 from softbias.models.layers import fixed_positions
-from softbias.grid import Grid
 
 SMALL = {"img_size": 16, "patch_size": 4, "width": 32, "heads": 4, "num_classes": 3}
 

@@ -68,7 +68,7 @@ def test_a_pickle_with_code_is_not_run(tmp_path):
             return (open, (str(tmp_path / "ran"), "w"))
 
     torch.save({"model": Evil()}, tmp_path / "evil.pth")
-    with pytest.raises(Exception, match="weights_only|Unsupported|WeightsUnpickler"):
+    with pytest.raises(Exception, match=r"weights_only|Unsupported|WeightsUnpickler"):
         load_weights(create_model("deit_nano"), tmp_path / "evil.pth")
     assert not (tmp_path / "ran").exists()
 

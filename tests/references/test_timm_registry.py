@@ -11,7 +11,9 @@ import torch
 import softbias
 
 
-@pytest.mark.parametrize("first", ["import softbias, timm", "import timm, softbias", "from softbias.models import build; import timm"])
+@pytest.mark.parametrize(
+    "first", ["import softbias, timm", "import timm, softbias", "from softbias.models import build; import timm"]
+)
 def test_models_are_registered_whichever_library_comes_first(first):
     code = f"{first}; m = timm.create_model('softbias_convit_nano', num_classes=3); print(m.name, m.num_classes)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
@@ -70,5 +72,3 @@ def test_timms_own_tests_pass_for_our_models(tmp_path):
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "2"})
     last = run.stdout.strip().splitlines()[-1]
     assert run.returncode == 0 and f"{3 * len(timm.list_models('softbias_*'))} passed" in last, run.stdout[-3000:]
-
-

@@ -29,7 +29,9 @@ except StoppedError as stop:
 
 def start(out: Path, every: float = 0.05) -> subprocess.Popen:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-c", SCRIPT.format(every=every), str(out)], env=environment, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(every=every), str(out)], env=environment, stderr=subprocess.PIPE
+    )
 
 
 def finish(out: Path) -> None:
@@ -42,7 +44,7 @@ def wait_for_checkpoint(out: Path, more_than: int) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         steps = [int(path.name[5:]) for path in out.glob("checkpoints/step-*") if not path.name.endswith(".tmp")]
-        if steps and max(steps) > more_than or (out / "summary.json").is_file():
+        if (steps and max(steps) > more_than) or (out / "summary.json").is_file():
             return
         time.sleep(0.01)
     raise AssertionError("no checkpoint appeared")
@@ -54,7 +56,11 @@ def outcome(out: Path) -> tuple[dict, list, dict]:
     rows = [{name: value for name, value in row.items() if name not in timing} for row in rows]
     summary = json.loads((out / "summary.json").read_text())
     kept = {name: summary[name] for name in ("id", "test", "steps", "best_epoch", "validation_accuracy")}
-    return {name: tensor.numpy().tobytes() for name, tensor in load_file(out / "model/model.safetensors").items()}, rows, kept
+    return (
+        {name: tensor.numpy().tobytes() for name, tensor in load_file(out / "model/model.safetensors").items()},
+        rows,
+        kept,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -60,6 +60,9 @@ class DepthwiseConv(Attention):
             return self.proj(self.grid.as_tokens(self.mix(image)))
         kernels = self.kernel(relu(self.squeeze(x.mean(1)))).unflatten(-1, (-1, 1, self.kernel_size, self.kernel_size))
         mixed = conv2d(  # every image has its own kernels, so images become groups of one convolution
-            image.flatten(0, 1)[None], kernels.flatten(0, 1), padding=self.kernel_size // 2, groups=image[:, :, 0, 0].numel()
+            image.flatten(0, 1)[None],
+            kernels.flatten(0, 1),
+            padding=self.kernel_size // 2,
+            groups=image[:, :, 0, 0].numel(),
         )
         return self.proj(self.grid.as_tokens(mixed[0].unflatten(0, (-1, self.width))))

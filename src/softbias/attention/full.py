@@ -19,4 +19,5 @@ class Full(Attention):
         return self.scores(q, k).softmax(-1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.merge(scaled_dot_product_attention(*self.project(x)))
+        q, k, v = self.project(x)
+        return self.merge(scaled_dot_product_attention(q, k, v))

@@ -9,9 +9,11 @@ from typing import Annotated
 
 import tyro
 
+from softbias.cli.parsing import flag
+
 
 def check(
-    path: Annotated[Path, tyro.conf.Positional],
+    path: Annotated[Path, tyro.conf.Positional, flag("DATA", "A folder of pictures, a CSV file (path, label), or arrays.")],
     /,
     group_by: str | None = None,
     files: int = 10,
@@ -22,7 +24,6 @@ def check(
     Counts per class and split, sizes, files that cannot be read, copies across splits, imbalance; no file is changed.
 
     Args:
-        path: A folder of pictures, a CSV file (path, label), or arrays (.npz).
         group_by: Expression on the files' paths, or a column of the CSV file: groups must not be torn apart by a split.
         files: How many files are named per problem.
         json: Print JSON, with every file.

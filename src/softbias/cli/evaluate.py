@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from softbias.cli.parsing import flag
+
 if TYPE_CHECKING:
     from softbias.data.dataset import Dataset
     from softbias.training.predict import Predictor
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[Path, tyro.conf.Positional],
+    run: Annotated[Path, tyro.conf.Positional, flag("RUN", "A run's folder; with --data also a saved model's.")],
     /,
     data: str | None = None,
     split: Literal["test", "val", "train", "all"] | None = None,
@@ -28,7 +30,6 @@ def evaluate(
     """Score a run's model on its test pictures, or on others.
 
     Args:
-        run: The folder of a run; with --data also that of a saved model.
         data: Other pictures of the same classes: a folder, a CSV file, arrays, or a named set.
         split: Which pictures; test if not given, and all of them for a folder or file given with --data.
         data_dir: Where named sets lie.
@@ -54,8 +55,10 @@ def evaluate(
     probabilities, labels = predictions(predictor, pictures, indices, rotation)
     scores = score(probabilities, labels, predictor.class_names)
     if json:
-        print(json_module.dumps({"run": str(run), "data": pictures.name, "split": name, **scores}, indent=2))
+        about = {"run": str(run), "data": pictures.name, "split": name, "notes": list(pictures.notes)}
+        print(json_module.dumps(about | scores, indent=2))
         return
+    print("\n".join(pictures.notes))
     show(scores, f"{run}: {pictures.name}, {name}", rotation)
 
 
@@ -110,9 +113,7 @@ def predictions(predictor: Predictor, data: Dataset, indices: Any, rotation: boo
     from softbias.training.evaluate import predict_probabilities
 
     if not rotation:
-        return predict_probabilities(
-            predictor.model, Pixels(data, indices, predictor.device), predictor.mean, predictor.std
-        )
+        return predict_probabilities(predictor.model, Pixels(data, indices, predictor.device), predictor.mean, predictor.std)
     rows, labels = [], []
     for start in range(0, len(indices), 64):
         images = torch.from_numpy(np.ascontiguousarray(data.images[indices[start : start + 64]])).permute(0, 3, 1, 2)

@@ -7,16 +7,17 @@ from typing import Annotated
 
 import tyro
 
+from softbias.cli.parsing import flag
+
 
 def export(
-    model: Annotated[Path, tyro.conf.Positional], out: Annotated[Path, tyro.conf.Positional] = Path("model.onnx"), /
+    model: Annotated[Path, tyro.conf.Positional, flag("MODEL_OR_RUN", "The folder of a run or of a saved model.")],
+    out: Annotated[Path, tyro.conf.Positional, flag("FILE", "The file to write; model.onnx if not given.")] = Path(
+        "model.onnx"
+    ),
+    /,
 ) -> None:
-    """Write a run's model, or a saved one, as ONNX: images (batch, 3, height, width), normalized, to logits.
-
-    Args:
-        model: The folder of a run or of a saved model.
-        out: The file to write, *.onnx.
-    """
+    """Write a run's model, or a saved one, as ONNX: images (batch, 3, height, width), normalized, to logits."""
     from softbias.export import export as write
     from softbias.training.predict import Predictor
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -31,7 +31,7 @@ def models(
         raise ValueError(f"no model is named {pattern!r}; softbias models lists them all")
     rows = []
     for name in names:
-        model = create_model(name, num_classes=num_classes, img_size=img_size, device="meta")
+        model: Any = create_model(name, num_classes=num_classes, img_size=img_size, device="meta")
         spec = model.spec
         macs = count_macs(model, spec.in_chans, *spec.img_size)
         patch = getattr(spec, "patch_size", (None,))[0]
@@ -60,6 +60,11 @@ def models(
     for row in rows:
         patch = str(row["patch"] or "–")
         table.add_row(
-            row["name"], row["blocks"], str(row["image"]), patch, f"{row['parameters'] / 1e6:.2f} M", f"{row['macs'] / 1e9:.3f} G"
+            row["name"],
+            row["blocks"],
+            str(row["image"]),
+            patch,
+            f"{row['parameters'] / 1e6:.2f} M",
+            f"{row['macs'] / 1e9:.3f} G",
         )
     Console().print(table)

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from softbias.cli.parsing import flag
+
 if TYPE_CHECKING:
     from softbias.training.predict import Prediction
 
 
 def predict(
-    model: Annotated[Path, tyro.conf.Positional],
-    files: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    model: Annotated[Path, tyro.conf.Positional, flag("MODEL_OR_RUN", "The folder of a run or of a saved model.")],
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional, flag("FILES_OR_FOLDERS", "Pictures, or folders of them.")],
     /,
     out: Path | None = None,
     batch: int = 64,
@@ -29,8 +31,6 @@ def predict(
     A file that cannot be read is named, counted and passed over; the exit status is then 1, and 0 otherwise.
 
     Args:
-        model: The folder of a run or of a saved model.
-        files: Pictures, or folders of pictures.
         out: Write all probabilities to this file, *.csv or *.json; otherwise the best class of each picture is printed.
         batch: Pictures at a time.
         threshold: A confidence below this is flagged as low.

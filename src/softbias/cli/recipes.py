@@ -8,21 +8,24 @@ from typing import Annotated, Any
 
 import tyro
 
+from softbias.cli.parsing import flag
 
-def recipes(name: Annotated[str | None, tyro.conf.Positional] = None, /, json: bool = False) -> None:
+
+def recipes(
+    name: Annotated[str | None, tyro.conf.Positional, flag("NAME", "A recipe, to be shown in full.")] = None,
+    /,
+    json: bool = False,
+) -> None:
     """List recipes, or show one in full, with the option that changes each of its fields.
 
     Args:
-        name: A recipe's name.
         json: Print JSON.
     """
     from softbias.training.recipe import ABOUT, RECIPES, Recipe, find_recipe
 
     if json:
         chosen = RECIPES if name is None else {name: find_recipe(name)}
-        print(
-            json_module.dumps({key: {"about": ABOUT[key], **recipe.to_dict()} for key, recipe in chosen.items()}, indent=2)
-        )
+        print(json_module.dumps({key: {"about": ABOUT[key], **recipe.to_dict()} for key, recipe in chosen.items()}, indent=2))
         return
     from rich.console import Console
 
@@ -34,9 +37,9 @@ def recipes(name: Annotated[str | None, tyro.conf.Positional] = None, /, json: b
     meaning = (Recipe.__doc__ or "").split("\n\n", 1)[-1].rstrip()
     print("\n".join(line.removeprefix("    ") for line in meaning.splitlines()) + "\n")
     rows = fields(recipe, "--recipe.") + fields(recipe.augmentation, "--recipe.augmentation.")
-    width = max(len(flag) for flag, _ in rows)
-    for flag, value in rows:
-        print(f"{flag:{width}}  {value}")
+    width = max(len(option) for option, _ in rows)
+    for option, value in rows:
+        print(f"{option:{width}}  {value}")
 
 
 def fields(settings: Any, prefix: str) -> list[tuple[str, str]]:

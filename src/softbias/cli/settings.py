@@ -103,17 +103,17 @@ def about_model(run: Path) -> tuple[str, int | None]:
     try:
         config = json.loads((folder / "config.json").read_text())
     except FileNotFoundError as error:
-        raise ValueError(
-            f"{run} is neither a finished run nor a saved model: there is no {folder / 'config.json'}"
-        ) from error
+        raise ValueError(f"{run} is neither a finished run nor a saved model: there is no {folder / 'config.json'}") from error
     if "model_type" in config:
         return f"hf:{folder}", config.get("image_size")
     size = (config.get("pretrained_cfg", {}).get("input_size") or [None, None, None])[1:]
     return config.get("softbias", {}).get("name") or "saved", size[0] if size[0] == size[1] else None
 
 
-def complete(wish: Wish, data: Dataset, device: str, given: Given, prog: str, display: Display) -> RunSpec:
-    """Choose what is not settled, and say what and why."""
+def complete(
+    wish: Wish, data: Dataset, device: str, given: Given, prog: str, display: Display, limit: float | None = None
+) -> RunSpec:
+    """Choose what is not settled, and say what and why; with a limit in minutes the time needs no estimate."""
     import torch
 
     n_train = max(1, round(len(data.splits["train"]) * wish.settled["fraction"] / 100))
@@ -132,11 +132,11 @@ def complete(wish: Wish, data: Dataset, device: str, given: Given, prog: str, di
         display.message(choice.reasons[1])
     elif wish.recipe is None:
         display.message(f"recipe {choice.recipe_name} with {automatic.count(spec.recipe.epochs, 'epoch')}")
-    seconds = choice.seconds(n_train, spec.recipe) if known else None
+    seconds = choice.seconds(n_train, spec.recipe) if known and limit is None else None
     if seconds:
         longer = automatic.LONGER * spec.recipe.epochs
-        more = f"for a better model: --recipe.epochs {longer:g} takes about {minutes(automatic.LONGER * seconds)}"
-        display.message(f"training will take about {minutes(seconds)}; {more}")
+        more = f"; longer, and usually better: --recipe.epochs {longer:g}, about {minutes(automatic.LONGER * seconds)}"
+        display.message(f"training will take about {minutes(seconds)}{more if longer <= automatic.MOST_EPOCHS else ''}")
     if wish.objective == "supervised" and not (spec.pretrained or spec.weights or spec.source or model.startswith("hf:")):
         few = n_train < automatic.FEW_PICTURES
         line = automatic.about_pretrained(n_train, automatic.hub_reachable()) if few else None

@@ -44,7 +44,7 @@ def run_training(options: TrainingOptions, given: Given, command: str) -> int:
     data = load_dataset(wish.settled["data"], **wish.settled["data_options"], progress=progress(display))
     if size:
         display.message(size[1])
-    spec = complete(wish, data, device, given, prog, display)
+    spec = complete(wish, data, device, given, prog, display, options.minutes)
     if not is_finished(spec, options, display, first):
         status = train(spec, data, display, options, given, first)
         if status:
@@ -135,9 +135,7 @@ def find_device(name: str) -> str:
     if name == "auto":
         return next(kind for kind, available in there.items() if available)
     if not there[name]:
-        raise ValueError(
-            f"--device {name}: there is no such device here; choose {' or '.join(k for k in there if there[k])}"
-        )
+        raise ValueError(f"--device {name}: there is no such device here; choose {' or '.join(k for k in there if there[k])}")
     return name
 
 

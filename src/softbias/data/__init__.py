@@ -25,7 +25,9 @@ def load_dataset(source: str | Path, **options: Any) -> Dataset:
         known = {"img_size", "fit", "data_dir", "download", "progress"}
         useless = sorted(name for name in set(given) - known if given[name])
         if useless:
-            raise ValueError(f"the named set {source} has its own files and splits; {', '.join(useless)} is for your own pictures")
+            raise ValueError(
+                f"the named set {source} has its own files and splits; {', '.join(useless)} is for your own pictures"
+            )
         return load_named(str(source), **{name: value for name, value in given.items() if name in known})
     if not Path(source).exists():
         raise ValueError(f"{source} is neither a file or folder nor a named set. {unknown_name('named set', source, DATASETS)}")

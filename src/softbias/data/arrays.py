@@ -163,9 +163,7 @@ def _pairs(path: Path, given: Mapping[str, str]) -> list[tuple[str, str, str]]:
         if all(keys):
             found.setdefault(split, (split, keys[0][0], keys[1][0]))
         elif any(keys):
-            raise ValueError(
-                f"{path} has {(keys[0] or keys[1])[0]}, but no {'labels' if keys[0] else 'images'} for {split}"
-            )
+            raise ValueError(f"{path} has {(keys[0] or keys[1])[0]}, but no {'labels' if keys[0] else 'images'} for {split}")
     if found and "train" not in found:
         raise ValueError(f"{path} has pictures for {some(list(found))}, but none for train")
     if found or whole:

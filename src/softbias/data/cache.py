@@ -59,9 +59,7 @@ def decode_all(
         _make(entry, listing, size, fit, workers, progress)
         found = _open(entry)
         if found is None:
-            raise ValueError(
-                f"the cache {place} does not keep what is written to it; choose another place with SOFTBIAS_CACHE"
-            )
+            raise ValueError(f"the cache {place} does not keep what is written to it; choose another place with SOFTBIAS_CACHE")
     images, kept, problems = found
     if problems and not skip_broken:
         raise ValueError(broken_message(listing.name, len(listing), problems))
@@ -192,9 +190,7 @@ def _entries(place: Path) -> list[Path]:
     """Entries, finished or not: only what is named like one, whatever else a user may keep there."""
     if not place.is_dir():
         return []
-    return [
-        path for path in place.iterdir() if len(path.name.split(".")[0]) == 32 and path.is_dir() and not path.is_symlink()
-    ]
+    return [path for path in place.iterdir() if len(path.name.split(".")[0]) == 32 and path.is_dir() and not path.is_symlink()]
 
 
 def _remove_stale(place: Path) -> None:

@@ -75,9 +75,7 @@ def sharpen(images: Tensor, factor: Tensor) -> Tensor:
     middle = images[..., 1:-1, 1:-1]
     rows = images[..., :-2, :] + images[..., 1:-1, :] + images[..., 2:, :]
     box = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
-    change = (
-        box.mul_(-1 / 13).add_(middle, alpha=9 / 13).mul_((factor - 1)[:, None, None, None])
-    )  # (x − smooth)(factor − 1)
+    change = box.mul_(-1 / 13).add_(middle, alpha=9 / 13).mul_((factor - 1)[:, None, None, None])  # (x − smooth)(factor − 1)
     sharpened = images.clone()
     sharpened[..., 1:-1, 1:-1] += change
     return sharpened.clamp_(0, 255)

@@ -38,8 +38,10 @@ class Dataset:
     def __post_init__(self) -> None:
         count = len(self.labels)
         if self.images.shape[0] != count or self.images.ndim != 4 or self.images.shape[-1] != 3:
-            raise ValueError(f"{self.name}: {count} labels need images of shape ({count}, height, width, 3), got {self.images.shape}")
-        if count and not (0 <= self.labels.min() and self.labels.max() < len(self.class_names)):
+            raise ValueError(
+                f"{self.name}: {count} labels need images of shape ({count}, height, width, 3), got {self.images.shape}"
+            )
+        if count and not (self.labels.min() >= 0 and self.labels.max() < len(self.class_names)):
             raise ValueError(
                 f"{self.name}: labels must lie between 0 and {len(self.class_names) - 1}, "
                 f"but go from {self.labels.min()} to {self.labels.max()}"
@@ -65,9 +67,9 @@ class Dataset:
         """A hash of pictures, labels, names and splits: the same content has the same fingerprint wherever it lies."""
         digest = hashlib.sha256()
         for start in range(0, len(self), 4096):
-            digest.update(np.ascontiguousarray(self.images[start : start + 4096]))
-        digest.update(np.ascontiguousarray(self.labels))
+            digest.update(self.images[start : start + 4096].tobytes())
+        digest.update(self.labels.tobytes())
         digest.update("\0".join(self.class_names).encode())
         for split in SPLITS:
-            digest.update(np.ascontiguousarray(self.splits.get(split, np.empty(0, np.int64))))
+            digest.update(self.splits.get(split, np.empty(0, np.int64)).tobytes())
         return digest.hexdigest()[:16]

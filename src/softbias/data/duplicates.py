@@ -59,9 +59,7 @@ def near_pairs(thumbs: NDArray[np.uint8]) -> NDArray[np.int64]:
     brightness = thumbs.mean((1, 2, 3))
     found = [np.empty(0, np.int64)]
     for band in range(BANDS):
-        order = np.lexsort(
-            (brightness, whole[:, 1], whole[:, 0], hashes[:, band])
-        )  # the most alike stand next to each other
+        order = np.lexsort((brightness, whole[:, 1], whole[:, 0], hashes[:, band]))  # the most alike stand next to each other
         key = hashes[order, band]
         candidates = 0
         for step in range(1, min(NEIGHBORS, len(order))):
@@ -95,9 +93,7 @@ def clusters(count: int, pairs: ArrayLike) -> NDArray[np.int64]:
 def _alike(thumbs: NDArray[np.uint8], pairs: NDArray[np.int64], chunk: int = 20_000) -> NDArray[np.bool_]:
     alike = np.zeros(len(pairs), bool)
     for start in range(0, len(pairs), chunk):
-        a, b = (
-            thumbs[pairs[start : start + chunk, side]].reshape(-1, SIDE * SIDE * 3).astype(np.float32) for side in (0, 1)
-        )
+        a, b = (thumbs[pairs[start : start + chunk, side]].reshape(-1, SIDE * SIDE * 3).astype(np.float32) for side in (0, 1))
         same = np.abs(a - b).mean(1) <= MEAN_DIFFERENCE
         a, b = a - a.mean(1, keepdims=True), b - b.mean(1, keepdims=True)
         spread_a, spread_b = np.sqrt((a * a).mean(1)), np.sqrt((b * b).mean(1))

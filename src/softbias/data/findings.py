@@ -36,9 +36,7 @@ def unreadable(names: Sequence[str], results: Sequence[object]) -> list[Problem]
         if isinstance(result, BrokenPicture):
             kinds[result.kind].append(f"{name}: {result.reason}")
     return [
-        Problem(
-            "error", kind, f"{pictures(len(files))} cannot be read ({kind}); --skip-broken trains without", tuple(files)
-        )
+        Problem("error", kind, f"{pictures(len(files))} cannot be read ({kind}); --skip-broken trains without", tuple(files))
         for kind, files in kinds.items()
     ]
 
@@ -57,9 +55,7 @@ def cut_groups(groups: Sequence[str], split: Sequence[str]) -> list[Problem]:
     for group, place in zip(groups, split, strict=True):
         places[group].add(place)
     cut = tuple(sorted(f"{group}: {', '.join(sorted(found))}" for group, found in places.items() if len(found) > 1))
-    return (
-        [Problem("error", "groups", f"{len(cut)} of {len(places)} groups stand in more than one split", cut)] if cut else []
-    )
+    return [Problem("error", "groups", f"{len(cut)} of {len(places)} groups stand in more than one split", cut)] if cut else []
 
 
 def uneven(counts: Mapping[str, Mapping[str, int]]) -> tuple[float, list[Problem]]:
@@ -126,9 +122,7 @@ def _groups(numbers: NDArray[np.int64]) -> list[list[int]]:
     return [part.tolist() for part in parts if len(part) > 1]
 
 
-def _across(
-    members: list[int], split: Sequence[str], held: str, rest: str, unlike: NDArray[np.int64]
-) -> list[tuple[int, int]]:
+def _across(members: list[int], split: Sequence[str], held: str, rest: str, unlike: NDArray[np.int64]) -> list[tuple[int, int]]:
     """Each member in the held-out split that has no like in the other one, with one that is there."""
     there = [index for index in members if split[index] == rest]
     alike = {unlike[index] for index in there}

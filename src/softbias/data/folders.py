@@ -31,14 +31,10 @@ def list_folder(root: str | Path) -> Listing:
     try:
         if not root.is_dir():
             what = "is not a folder" if root.exists() else "does not exist"
-            raise ValueError(
-                f"{root} {what}; give a folder that holds one per class, or train, val, test with those inside"
-            )
+            raise ValueError(f"{root} {what}; give a folder that holds one per class, or train, val, test with those inside")
         return _list(root)
     except PermissionError as error:
-        raise ValueError(
-            f"{error.filename} may not be read: permission denied; try chmod -R u+rX, or ask its owner"
-        ) from error
+        raise ValueError(f"{error.filename} may not be read: permission denied; try chmod -R u+rX, or ask its owner") from error
 
 
 def _list(root: Path) -> Listing:
@@ -64,9 +60,7 @@ def _list(root: Path) -> Listing:
             )
         if name == "train" and not inside:
             what = "pictures, but no class folders" if direct else "nothing in it"
-            raise ValueError(
-                f"{folder} has {what}: sort the pictures into {folder.name}/CLASS/, or list them in a CSV file"
-            )
+            raise ValueError(f"{folder} has {what}: sort the pictures into {folder.name}/CLASS/, or list them in a CSV file")
         if direct:
             notes.append(f"{pictures(len(direct))} directly in {folder}, without a class: left out")
         elif name is None or not inside:

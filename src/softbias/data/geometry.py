@@ -129,9 +129,7 @@ def affine_matrix(turn: Tensor, zoom: Tensor, shear: Tensor, right: Tensor, down
 def crop_matrix(top: Tensor, left: Tensor, height: Tensor, width: Tensor, source: Size, size: Size) -> Tensor:
     """Reads the result from a rectangle of the source.  # 4 × (B,) -> (B, 2, 3)"""
     zero = torch.zeros(top.shape, device=top.device)
-    return matrix(
-        width / size[1], zero, left + (width - source[1]) / 2, zero, height / size[0], top + (height - source[0]) / 2
-    )
+    return matrix(width / size[1], zero, left + (width - source[1]) / 2, zero, height / size[0], top + (height - source[0]) / 2)
 
 
 def flip_matrix(rows: Tensor, columns: Tensor) -> Tensor:

@@ -48,9 +48,7 @@ def read_npz_pack(path: Path, splits: Sequence[str], size: tuple[int, int], fit:
             def decode() -> Pixels:
                 data, offsets = pack["data"], pack["offsets"]
                 if len(offsets) != len(labels) + 1 or offsets[-1] != len(data):
-                    raise ValueError(
-                        f"{len(labels)} labels, but {len(offsets)} offsets, up to {offsets[-1]} of {len(data)}"
-                    )
+                    raise ValueError(f"{len(labels)} labels, but {len(offsets)} offsets, up to {offsets[-1]} of {len(data)}")
                 files = (data[start:end].tobytes() for start, end in pairwise(offsets))
                 return stacked(files, len(labels), size, fit)
 

@@ -56,9 +56,7 @@ def read_own(
     describe_fit(fit)
     path = Path(path)
     if not path.exists():
-        raise ValueError(
-            f"{path} does not exist; give a folder with one per class, a CSV file (path, label) or an .npz file"
-        )
+        raise ValueError(f"{path} does not exist; give a folder with one per class, a CSV file (path, label) or an .npz file")
     if path.suffix.lower() in (".npz", ".npy") or is_array_folder(path):
         if group_by is not None or manifest is not None:
             raise ValueError(f"{path}: arrays have no file names, so neither group_by nor a manifest can be used")

@@ -27,8 +27,7 @@ def list_csv(path: str | Path, group_by: str | None = None) -> Listing:
     missing = [name for name, file in zip(table["path"], files, strict=True) if not file.is_file()]
     if missing:
         raise ValueError(
-            f"{path}: {len(missing)} of {pictures(len(files))} not found: {some(missing)}; "
-            f"paths are relative to {path.parent}"
+            f"{path}: {len(missing)} of {pictures(len(files))} not found: {some(missing)}; paths are relative to {path.parent}"
         )
     split = None
     if "split" in table:

@@ -67,13 +67,11 @@ def create_model(
     if colon and source in ("timm", "hf"):
         from softbias.models import foreign
 
-        chosen = {"num_classes": num_classes, "img_size": img_size, "patch_size": patch_size}
+        chosen: dict[str, Any] = {"num_classes": num_classes, "img_size": img_size, "patch_size": patch_size}
         chosen = {option: value for option, value in chosen.items() if value is not None}
         create = foreign.create_timm if source == "timm" else foreign.create_hugging_face
         return create(rest, in_chans=in_chans, device=device, dtype=dtype, **chosen, **overrides)
-    spec = preset_spec(
-        name, num_classes=num_classes, img_size=img_size, patch_size=patch_size, in_chans=in_chans, **overrides
-    )
+    spec = preset_spec(name, num_classes=num_classes, img_size=img_size, patch_size=patch_size, in_chans=in_chans, **overrides)
     return build(spec, name=name, device=device, dtype=dtype)
 
 

@@ -30,18 +30,18 @@ def convert(model: Model, blocks: int | Iterable[int], attention: str, **options
     >>> mixed.spec.describe_layers()
     '2 × masked, 2 × full'
     """
-    converted = copy.deepcopy(model)
+    converted: Any = copy.deepcopy(model)
     own = isinstance(converted, VisionTransformer)
     sites = None if own else foreign.timm_sites(converted, None)
     if not own and sites is None:
         raise ValueError(f"convert takes a softbias transformer or timm's ViT, but got {type(model).__name__}")
-    depth = len(converted.blocks)  # type: ignore[arg-type]
+    depth = len(converted.blocks)
     chosen = [blocks] if isinstance(blocks, int) else list(blocks)
     for index in chosen:
         if not -depth <= index < depth:
             raise ValueError(f"the model has blocks 0 to {depth - 1}, but block {index} was asked for")
     for index in sorted({index % depth for index in chosen}):
-        block = converted.blocks[index]  # type: ignore[index]
+        block = converted.blocks[index]
         source, grid = (block.attn, block.attn.grid) if own else (sites[index][0], sites[index][1])  # type: ignore[index]
         heads, given = read_projections(source)
         wanted = dict(options)
@@ -66,7 +66,7 @@ def replacement(layer: Layer, heads: int, grid: Grid, given: dict[str, Tensor]) 
     return mechanism
 
 
-def read_projections(source: nn.Module) -> tuple[int, dict[str, Tensor]]:
+def read_projections(source: Any) -> tuple[int, dict[str, Tensor]]:
     """Heads and projections, by name, of one of our mechanisms or of timm's attention."""
     if isinstance(source, Attention):
         return source.heads, source.projections()
@@ -80,4 +80,3 @@ def read_projections(source: nn.Module) -> tuple[int, dict[str, Tensor]]:
         given |= {f"{name}.{kind}": part for name, part in zip("qkv", tensor.detach().chunk(3), strict=True)}
     given |= {f"proj.{kind}": tensor.detach() for kind, tensor in source.proj.named_parameters()}
     return source.num_heads, given
-

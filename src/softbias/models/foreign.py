@@ -19,7 +19,7 @@ from softbias.grid import Grid
 from softbias.models.presets import FEW_PATCHES
 from softbias.models.spec import pair, suitable_patch
 
-Reader = Callable[[nn.Module, Tensor], Tensor]
+Reader = Callable[[Any, Tensor], Tensor]  # Any: an nn.Module whose attributes are another library's
 
 # timm
 
@@ -31,7 +31,7 @@ def create_timm(name: str, *, device: Any = None, dtype: torch.dtype | None = No
     if not timm.is_model(name.split(".")[0]):
         raise unknown_name("model timm:", name, timm.list_models())
     try:
-        model = timm.create_model(name, **options)
+        model: Any = timm.create_model(name, **options)
     except TypeError as error:  # networks that take any image size have no such option
         if "img_size" not in options or "img_size" not in str(error):
             raise
@@ -68,14 +68,14 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-def read_timm(module: nn.Module, x: Tensor) -> Tensor:
+def read_timm(module: Any, x: Tensor) -> Tensor:
     """The map of timm's Attention (ViT, DeiT) and of its ConViT's MHSA."""
     q, k, _ = (split_heads(part, module.num_heads) for part in module.qkv(x).chunk(3, dim=-1))
     q, k = getattr(module, "q_norm", nn.Identity())(q), getattr(module, "k_norm", nn.Identity())(k)
     return (q * module.scale @ k.mT).softmax(-1)
 
 
-def read_timm_gpsa(module: nn.Module, x: Tensor) -> Tensor:
+def read_timm_gpsa(module: Any, x: Tensor) -> Tensor:
     return module.get_attention(x)
 
 
@@ -90,7 +90,7 @@ def timm_sites(model: nn.Module, img_size: tuple[int, int] | None) -> list[tuple
     late = getattr(model, "local_up_to_layer", None)  # ConViT: the class token joins there
     found: list[tuple[nn.Module, Grid, Reader]] = []
     for index, block in enumerate(blocks):
-        attention = getattr(block, "attn", None)
+        attention: Any = getattr(block, "attn", None)
         prefix = getattr(model, "num_prefix_tokens", 1) if late is None else int(index >= late)
         kind = type(attention).__name__
         if isinstance(attention, TimmAdapter):
@@ -110,16 +110,17 @@ def timm_sites(model: nn.Module, img_size: tuple[int, int] | None) -> list[tuple
 class HuggingFaceClassifier(nn.Module):
     """A Hugging Face image classifier that returns logits, as every other model here does."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        self.num_classes = model.config.num_labels
+        self.config = model.config
+        self.num_classes: int = model.config.num_labels
         names = model.config.id2label
         self.class_names = tuple(names[index] for index in sorted(names)) if names else None
 
     @property
     def name(self) -> str:
-        return f"hf:{self.model.config.name_or_path}"
+        return f"hf:{self.config.name_or_path}"
 
     def forward(self, images: Tensor) -> Tensor:
         return self.model(images).logits
@@ -159,7 +160,7 @@ def create_hugging_face(
     return HuggingFaceClassifier(model).to(device=device, dtype=dtype)
 
 
-def read_hugging_face(module: nn.Module, x: Tensor) -> Tensor:
+def read_hugging_face(module: Any, x: Tensor) -> Tensor:
     """The map of a ViT's self-attention, whose projections are named by release: q_proj, k_proj or query, key."""
     query = module.q_proj if hasattr(module, "q_proj") else module.query
     key = module.k_proj if hasattr(module, "k_proj") else module.key
@@ -169,7 +170,7 @@ def read_hugging_face(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def hugging_face_sites(model: nn.Module) -> list[tuple[nn.Module, Grid, Reader]] | None:
-    inner = model.model if isinstance(model, HuggingFaceClassifier) else model
+    inner: Any = model.model if isinstance(model, HuggingFaceClassifier) else model
     if type(inner).__name__ != "ViTForImageClassification":
         return None
     config = inner.config
@@ -178,7 +179,8 @@ def hugging_face_sites(model: nn.Module) -> list[tuple[nn.Module, Grid, Reader]]
     attention = [
         module
         for module in inner.modules()
-        if type(module).__name__ in ("ViTAttention", "ViTSelfAttention") and (hasattr(module, "q_proj") or hasattr(module, "query"))
+        if type(module).__name__ in ("ViTAttention", "ViTSelfAttention")
+        and (hasattr(module, "q_proj") or hasattr(module, "query"))
     ]
     return [(module, grid, read_hugging_face) for module in attention] or None
 
@@ -186,4 +188,3 @@ def hugging_face_sites(model: nn.Module) -> list[tuple[nn.Module, Grid, Reader]]
 def find_sites(model: nn.Module, img_size: tuple[int, int] | None) -> list[tuple[nn.Module, Grid, Reader]] | None:
     """The attention of a foreign model, block by block, or None if it is not one we can read."""
     return hugging_face_sites(model) or timm_sites(model, img_size)
-

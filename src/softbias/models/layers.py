@@ -73,7 +73,7 @@ def build_feed_forward(spec: ModelSpec) -> nn.Module:
 def build_attention(layer: Layer, width: int, heads: int, grid: Grid, **defaults: Any) -> Attention:
     """A mechanism by name; an option that it does not know is an error, and `defaults` give way to its options."""
     mechanism = find_attention(layer.attention)
-    known = [name for name in mechanism.__init__.__kwdefaults__ or {}]
+    known = list(mechanism.__init__.__kwdefaults__ or {})
     for name in layer.options:
         if name not in known:
             raise unknown_name(f"option of {layer.attention} attention", name, known)

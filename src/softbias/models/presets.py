@@ -79,7 +79,7 @@ def ibit(
         raise ValueError(f"masked_blocks must lie between 0 and depth={depth}, but masked_blocks={masked_blocks}")
     roll = roll or ("released" if released else "paper")
     options = {"norm": norm, "rank": rank, "kernel": kernel, "fit": fit, "roll": roll}
-    release = {"residual": "normalized", "positions": "sinusoid_1d"} if released else {}
+    release: dict[str, Any] = {"residual": "normalized", "positions": "sinusoid_1d"} if released else {}
     return ModelSpec(
         width=width,
         heads=heads,
@@ -124,9 +124,7 @@ def window(
     return ModelSpec(width=width, heads=heads, layers=layers, class_token=None, pool="average", **image)
 
 
-def dwconv(
-    *, width: int, heads: int, depth: int = 12, kernel_size: int = 7, dynamic: bool = False, **image: Any
-) -> ModelSpec:
+def dwconv(*, width: int, heads: int, depth: int = 12, kernel_size: int = 7, dynamic: bool = False, **image: Any) -> ModelSpec:
     """Depth-wise convolutions in place of attention (the ETH study's "local" network as its code has it)."""
     layer = Layer("dwconv", {"kernel_size": kernel_size, "dynamic": dynamic})
     return ModelSpec(

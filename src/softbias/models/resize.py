@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from torch.nn.functional import interpolate
 from softbias.attention.masked import Masked
 from softbias.attention.rolling import fit_svd, roll_back
 from softbias.grid import Grid
+from softbias.models.layers import Block
 from softbias.models.resnet import ResNet
 from softbias.models.spec import pair
 from softbias.models.vit import VisionTransformer
@@ -38,29 +39,30 @@ def resize(model: Model, img_size: int | tuple[int, int]) -> Model:
     if spec == model.spec:
         return copy.deepcopy(model)
     if isinstance(model, ResNet):  # convolutions fit any size
-        resized = copy.deepcopy(model)
-        resized.spec = spec  # type: ignore[assignment]
-        return resized
+        same: Any = copy.deepcopy(model)
+        same.spec = spec
+        return same
 
     from softbias.models import build
 
     like = model.norm.weight
-    resized = build(spec).to(device=like.device, dtype=like.dtype).train(model.training)  # type: ignore[assignment]
+    resized: Any = build(spec).to(device=like.device, dtype=like.dtype).train(model.training)
     old, new = model.grid(0), resized.grid(0)
     state = model.state_dict()
     if model.pos_embed is not None:
         sizes = (old.height, old.width), (new.height, new.width)
         state["pos_embed"] = resize_positions(model.pos_embed, *sizes, old.prefix)
-    if spec.pool == "flatten" and spec.num_classes:
-        state["head.weight"] = resize_flatten_head(model.head.weight, old, new)
+    if resized.spec.pool == "flatten" and spec.num_classes:
+        state["head.weight"] = resize_flatten_head(state["head.weight"], old, new)
     for index, block in enumerate(model.blocks):
+        assert isinstance(block, Block)
         if isinstance(block.attn, Masked):
             a, b = resize_mask(block.attn, resized.grid(index))
             state[f"blocks.{index}.attn.mask_a"], state[f"blocks.{index}.attn.mask_b"] = a, b
     resized.load_state_dict(state)
     for name in ("name", "class_names", "grad_checkpointing"):
         setattr(resized, name, getattr(model, name))
-    return resized  # type: ignore[return-value]
+    return resized
 
 
 def resize_last_grid(x: Tensor, old: Grid, new: Grid) -> Tensor:

@@ -6,6 +6,8 @@ At 32 px the usual stem (7 × 7 of stride 2, then a max-pool) leaves an 8 × 8 m
 
 from __future__ import annotations
 
+from typing import Any
+
 from timm.models.resnet import BasicBlock, Bottleneck
 from timm.models.resnet import ResNet as TimmResNet
 from torch import nn
@@ -18,8 +20,9 @@ class ResNet(TimmResNet):
     class_names: tuple[str, ...] | None = None
 
     def __init__(self, spec: ResNetSpec) -> None:
+        block: Any = Bottleneck if spec.bottleneck else BasicBlock
         super().__init__(
-            Bottleneck if spec.bottleneck else BasicBlock,
+            block,
             spec.blocks,
             channels=spec.channels,
             num_classes=spec.num_classes,
@@ -28,6 +31,8 @@ class ResNet(TimmResNet):
         )
         self.spec = spec
         if spec.stem == "small":
-            self.conv1 = nn.Conv2d(spec.in_chans, self.conv1.out_channels, 3, padding=1, bias=False)
-            nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
-            self.maxpool = nn.Identity()
+            width: Any = self.bn1.num_features
+            stem = nn.Conv2d(spec.in_chans, width, 3, padding=1, bias=False)
+            nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
+            self.add_module("conv1", stem)
+            self.add_module("maxpool", nn.Identity())

@@ -28,7 +28,7 @@ PREPROCESSING = ("mean", "std", "interpolation", "crop_pct", "crop_mode", "input
 
 
 def save(
-    model: nn.Module,
+    model: Any,
     folder: str | Path,
     *,
     class_names: Sequence[str] | None = None,
@@ -105,7 +105,7 @@ def load(folder: str | Path, *, device: Any = None) -> nn.Module:
     if "spec" in args:
         from softbias.models import build
 
-        model: nn.Module = build(spec_from_dict(args["spec"]), name=name)
+        model: Any = build(spec_from_dict(args["spec"]), name=name)
     elif name and name.startswith("timm:"):
         model = create_model(name, num_classes=config["num_classes"], **args)
     else:
@@ -133,7 +133,13 @@ def model_card(model: nn.Module, names: Sequence[str], cfg: Mapping[str, Any], t
     ]
     if names:
         lines += [f"- classes ({len(names)}): {', '.join(names)}"]
-    lines += ["", "```python", "import softbias", 'model = softbias.load("this folder")', "logits = model(images)", "```", ""]
+    lines += [
+        "",
+        "```python",
+        "import softbias",
+        'model = softbias.load("this folder")',
+        "logits = model(images)",
+        "```",
+        "",
+    ]
     return "\n".join(lines)
-
-

@@ -50,7 +50,7 @@ def entry_point(name: str | None) -> Callable[..., nn.Module]:
         def model_class(**chosen: Any) -> nn.Module:
             return build_registered(name, **chosen)
 
-        model = build_model_with_cfg(model_class, variant, pretrained, **options)
+        model: Any = build_model_with_cfg(model_class, variant, pretrained, **options)
         model.pretrained_cfg["input_size"] = timm_cfg(model.spec, name)["input_size"]  # of this model, not of the preset
         return model
 

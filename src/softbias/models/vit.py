@@ -75,6 +75,7 @@ class VisionTransformer(nn.Module):
             if embedding is not None:
                 nn.init.trunc_normal_(embedding, std=0.02)
         for block in self.blocks:
+            assert isinstance(block, Block)
             block.attn.init_weights()
 
     # Running
@@ -89,7 +90,7 @@ class VisionTransformer(nn.Module):
             if index and index == self.spec.class_token:
                 x = self.join_class_token(x)
             if self.grad_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, use_reentrant=False)  # type: ignore[assignment]
+                x = checkpoint(block, x, use_reentrant=False)
             else:
                 x = block(x)
         return self.norm(x)
@@ -152,4 +153,3 @@ class VisionTransformer(nn.Module):
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Which parameters belong to which depth, for timm's layer-wise learning rates."""
         return {"stem": r"^cls_token|pos_embed|patch_embed", "blocks": [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))]}
-

@@ -21,7 +21,7 @@ WRAPPERS = ("state_dict", "model", "module", "model_ema", "state_dict_ema")
 
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
-    """A state dict from .safetensors, from a folder that holds model.safetensors, or from .pth/.pt/.bin without pickled code."""
+    """A state dict from .safetensors, a folder with model.safetensors, or .pth/.pt/.bin without pickled code."""
     path = Path(path)
     if path.is_dir():
         path = path / "model.safetensors"
@@ -98,7 +98,7 @@ def load_weights(
     return model
 
 
-def head_names(model: nn.Module) -> set[str]:
+def head_names(model: Any) -> set[str]:
     head = model.get_classifier()
     prefix = next(name for name, module in model.named_modules() if module is head)
     return {f"{prefix}.{name}" for name in head.state_dict()}

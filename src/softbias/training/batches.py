@@ -130,7 +130,9 @@ class Batches:
         return Batch(rotate_quarter(images, quarters), torch.nn.functional.one_hot(quarters, 4).float())
 
 
-def channel_statistics(data: Dataset, indices: NDArray[np.int64], most: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def channel_statistics(
+    data: Dataset, indices: NDArray[np.int64], most: int = 5000
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of the channels, over at most 5,000 evenly chosen training pictures."""
     chosen = indices[:: max(1, len(indices) // most)]
     total, square, count = np.zeros(3), np.zeros(3), 0

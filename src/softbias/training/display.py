@@ -68,7 +68,14 @@ class Bar(Quiet):
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
         self.console = Console(highlight=False)
         columns = (BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
@@ -84,7 +91,9 @@ class Bar(Quiet):
 
     def step(self, step: int, row: dict[str, Any]) -> None:
         speed = row.get("images_per_second", 0)
-        self.progress.update(self.task, completed=step, description=f"loss {row['loss']:.3f}  {speed:,.0f} images/s  {self.latest}")
+        self.progress.update(
+            self.task, completed=step, description=f"loss {row['loss']:.3f}  {speed:,.0f} images/s  {self.latest}"
+        )
 
     def epoch(self, row: dict[str, Any]) -> None:
         validation = f"validation {row['val_accuracy']:.1%}" if row.get("val_accuracy") is not None else ""

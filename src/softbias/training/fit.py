@@ -154,7 +154,7 @@ def make_plan(
 def build_model(spec: RunSpec, classes: int, img_size: tuple[int, int]) -> nn.Module:
     """A fresh model, one with given weights, or the model of another run with a new head."""
     if spec.source:
-        model = load(Path(spec.source) / "model" if (Path(spec.source) / "model").is_dir() else spec.source)
+        model: Any = load(Path(spec.source) / "model" if (Path(spec.source) / "model").is_dir() else spec.source)
         if getattr(model, "spec", None) is not None and model.spec.img_size != img_size:
             model = resize(model, img_size)
         model.reset_classifier(classes)
@@ -178,7 +178,7 @@ def build_model(spec: RunSpec, classes: int, img_size: tuple[int, int]) -> nn.Mo
     return model
 
 
-def freeze_backbone(model: nn.Module) -> None:
+def freeze_backbone(model: Any) -> None:
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     for parameter in model.get_classifier().parameters():
@@ -227,7 +227,14 @@ def load_selected(plan: Plan, state: State) -> None:
 
 
 def finish(
-    spec: RunSpec, data: Dataset, split: Split, plan: Plan, state: State, directory: RunDirectory, started: float, baseline: bool
+    spec: RunSpec,
+    data: Dataset,
+    split: Split,
+    plan: Plan,
+    state: State,
+    directory: RunDirectory,
+    started: float,
+    baseline: bool,
 ) -> dict[str, Any]:
     """Score the test pictures, and write the model, the predictions and the summary, which comes last."""
     model, batches = unwrap(plan.model), plan.batches
@@ -261,9 +268,7 @@ def finish(
         accuracy, loss = rotation_scores(plan, test)
         summary["test"] = {"n": 4 * len(test), "accuracy": accuracy, "log_loss": loss}
     elif test is not None:
-        probabilities, labels = predict_probabilities(
-            model, test, batches.mean, batches.std, precision=accelerator.autocast()
-        )
+        probabilities, labels = predict_probabilities(model, test, batches.mean, batches.std, precision=accelerator.autocast())
         summary["test"] = score(probabilities, labels, data.class_names)
     if not accelerator.is_main_process:
         return summary
@@ -274,7 +279,11 @@ def finish(
             from softbias.training.baseline import pixel_baseline
 
             summary["baseline"] = pixel_baseline(data, split.train, split.test)
-    preprocessing = {"mean": batches.mean, "std": batches.std, "crop_mode": CROP_MODES[spec.data_options.get("fit") or "crop"]}
+    preprocessing = {
+        "mean": batches.mean,
+        "std": batches.std,
+        "crop_mode": CROP_MODES[spec.data_options.get("fit") or "crop"],
+    }
     summary["preprocessing"] = preprocessing
     save(model, directory.model, class_names=names, preprocessing=preprocessing)
     write_text(directory.path / "environment.json", json.dumps(environment(accelerator.device.type), indent=2) + "\n")

@@ -123,9 +123,7 @@ def why_no_pictures(predictions: Predictions, data: Dataset | None) -> str | Non
     return None
 
 
-def card(
-    predictions: Predictions, place: int, names: Sequence[str], data: Dataset | None, *, contest: bool
-) -> dict[str, Any]:
+def card(predictions: Predictions, place: int, names: Sequence[str], data: Dataset | None, *, contest: bool) -> dict[str, Any]:
     """One picture with what it is and what the model says; in a contest also which class comes second."""
     probabilities, label = predictions.probabilities[place], int(predictions.labels[place])
     best = int(probabilities.argmax())

@@ -73,7 +73,9 @@ class Plan:
         return self.batches.recipe
 
 
-def train(plan: Plan, display: Display, *, minutes: float | None = None, on_epoch: Callable[[dict[str, Any]], None] | None = None) -> State:
+def train(
+    plan: Plan, display: Display, *, minutes: float | None = None, on_epoch: Callable[[dict[str, Any]], None] | None = None
+) -> State:
     """Train to the end and return the state; with checkpoints there, continue from the last one."""
     accelerator, recipe, batches = plan.accelerator, plan.recipe, plan.batches
     model = plan.model
@@ -96,7 +98,9 @@ def train(plan: Plan, display: Display, *, minutes: float | None = None, on_epoc
     else:
         run, prepared = accelerator.prepare(run, optimizer)
         take_step = PlainStep(accelerator, run, prepared, batches, plan.class_weights)
-    display.message(f"{state.total_steps:,} steps of {batches.batch_size} pictures on {accelerator.device.type}, {take_step.name}")
+    display.message(
+        f"{state.total_steps:,} steps of {batches.batch_size} pictures on {accelerator.device.type}, {take_step.name}"
+    )
     epochs = math.ceil(state.total_steps / batches.steps_per_epoch)
     evaluate_every = max(1, round(epochs / EVALUATIONS))
     warmup = min(batches.warmup_steps, state.total_steps // 10)
@@ -259,7 +263,8 @@ def set_mode(plan: Plan) -> None:
     plan.model.train()
     if plan.frozen:
         plan.model.eval()
-        plan.model.get_classifier().train()
+        head: Any = plan.model.get_classifier  # every model here follows timm's conventions
+        head().train()
 
 
 def compiled(model: nn.Module, plan: Plan, total_steps: int) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,10 +11,11 @@ from torch import nn
 from softbias.training.recipe import Recipe
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+def parameter_groups(model: Any, weight_decay: float) -> list[dict[str, object]]:
     """Matrices and masks are decayed; vectors (biases, norms, gates) and what the model names (embeddings) are not."""
     spare = set(model.no_weight_decay()) if hasattr(model, "no_weight_decay") else set()
-    decayed, kept = [], []
+    decayed: list[nn.Parameter] = []
+    kept: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             (kept if parameter.ndim <= 1 or name in spare else decayed).append(parameter)

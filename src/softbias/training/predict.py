@@ -117,9 +117,7 @@ class Predictor:
     def row(self, file: str, probabilities: NDArray[np.float32], threshold: float) -> Prediction:
         best = int(probabilities.argmax())
         confidence = float(probabilities[best])
-        return Prediction(
-            file, self.class_names[best], confidence, confidence < threshold, tuple(map(float, probabilities))
-        )
+        return Prediction(file, self.class_names[best], confidence, confidence < threshold, tuple(map(float, probabilities)))
 
 
 def model_folder(source: str | Path) -> Path:

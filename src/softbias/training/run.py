@@ -1,13 +1,13 @@
 """A run: what defines it, and the directory it lives in.
 
-    config.yaml           what defines the run; usable as --config
-    metrics.jsonl         one line per logged step and per epoch
-    checkpoints/          see `checkpoint`
-    model/                config.json + model.safetensors: softbias.load reads it, and so does timm
-    predictions.parquet   test picture, label, probabilities
-    environment.json      versions, hardware, git hash
-    summary.json          the scores; written last, so its presence means that the run is finished
-    report.html           one page about the run
+config.yaml           what defines the run; usable as --config
+metrics.jsonl         one line per logged step and per epoch
+checkpoints/          see `checkpoint`
+model/                config.json + model.safetensors: softbias.load reads it, and so does timm
+predictions.parquet   test picture, label, probabilities
+environment.json      versions, hardware, git hash
+summary.json          the scores; written last, so its presence means that the run is finished
+report.html           one page about the run
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class RunSpec:
         plain = {name: value for name, value in given.items() if name not in ("format", "softbias")}
         if given.get("format", CONFIG_FORMAT) > CONFIG_FORMAT:
             raise ValueError(
-                f"this config was written by softbias {given.get('softbias')} in format {given['format']}, and this is softbias "
-                f"{__version__}, which reads up to format {CONFIG_FORMAT}: upgrade softbias"
+                f"this config was written by softbias {given.get('softbias')} in format {given['format']}, and this is "
+                f"softbias {__version__}, which reads up to format {CONFIG_FORMAT}: upgrade softbias"
             )
         plain = checked_fields(RunSpec, plain)
         return RunSpec(**{**plain, "recipe": Recipe.from_dict(plain.get("recipe", {}))})
@@ -176,7 +176,7 @@ def read_config(path: Path) -> RunSpec:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """"recipe.lr was 0.001, is 0.002" for every setting that differs."""
+    """ "recipe.lr was 0.001, is 0.002" for every setting that differs."""
     found = []
     for name in sorted({*old, *new}):
         before, after = old.get(name), new.get(name)

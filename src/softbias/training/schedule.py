@@ -1,8 +1,8 @@
 """Learning rates as a pure function of the step: nothing to save, nothing to get out of step after a resume.
 
-    warm-up     warmup_lr + (peak − warmup_lr) · step / warmup
-    cosine      min_lr + (peak − min_lr) (1 + cos π p) / 2          p: share of the steps after the warm-up
-    one-cycle   up from peak / 25 for the first 30 %, then down to min(min_lr, peak / 1000), both along a cosine
+warm-up     warmup_lr + (peak − warmup_lr) · step / warmup
+cosine      min_lr + (peak − min_lr) (1 + cos π p) / 2          p: share of the steps after the warm-up
+one-cycle   up from peak / 25 for the first 30 %, then down to min(min_lr, peak / 1000), both along a cosine
 """
 
 from __future__ import annotations

@@ -37,7 +37,11 @@ def calibration_error(probabilities: Probabilities, labels: Labels, bins: int = 
     """Expected calibration error: the mean gap between confidence and accuracy over bins of equal width."""
     confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
     place = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = [abs(right[place == b].mean() - confidence[place == b].mean()) * (place == b).sum() for b in range(bins) if (place == b).any()]
+    gaps = [
+        abs(right[place == b].mean() - confidence[place == b].mean()) * (place == b).sum()
+        for b in range(bins)
+        if (place == b).any()
+    ]
     return float(sum(gaps) / len(labels))
 
 

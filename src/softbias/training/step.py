@@ -71,9 +71,7 @@ class PlainStep:
             last = number == parts - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model), self.accelerator.autocast():
                 logits = self.model(images)
-                loss = cross_entropy(
-                    logits.float(), targets, weight=self.class_weights, label_smoothing=self.recipe.smoothing
-                )
+                loss = cross_entropy(logits.float(), targets, weight=self.class_weights, label_smoothing=self.recipe.smoothing)
             self.accelerator.backward(loss / parts)
             losses.append(loss.detach())
             rights.append((logits.detach().argmax(-1) == targets.argmax(-1)).float().mean())
