@@ -18,7 +18,8 @@ from softbias._version import __version__
 
 if TYPE_CHECKING:
     from softbias.attention import ATTENTION, register_attention
-    from softbias.export import export
+    from softbias.data import load_dataset
+    from softbias.exporting import export
     from softbias.grid import Grid
     from softbias.inspection import Inspection, inspect
     from softbias.models import Layer, ModelSpec, ResNetSpec, build, create_model, list_models
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from softbias.models.resize import resize
     from softbias.models.storage import load, save
     from softbias.models.weights import load_weights
+    from softbias.sklearn import SoftbiasClassifier
+    from softbias.training.fit import fit
 
 __all__ = [
     "ATTENTION",
@@ -34,14 +37,17 @@ __all__ = [
     "Layer",
     "ModelSpec",
     "ResNetSpec",
+    "SoftbiasClassifier",
     "__version__",
     "build",
     "convert",
     "create_model",
     "export",
+    "fit",
     "inspect",
     "list_models",
     "load",
+    "load_dataset",
     "load_weights",
     "register_attention",
     "resize",
@@ -55,13 +61,16 @@ PLACES = {
     "Layer": "softbias.models",
     "ModelSpec": "softbias.models",
     "ResNetSpec": "softbias.models",
+    "SoftbiasClassifier": "softbias.sklearn",
     "build": "softbias.models",
     "convert": "softbias.models.convert",
     "create_model": "softbias.models",
-    "export": "softbias.export",
+    "export": "softbias.exporting",
+    "fit": "softbias.training.fit",
     "inspect": "softbias.inspection",
     "list_models": "softbias.models",
     "load": "softbias.models.storage",
+    "load_dataset": "softbias.data",
     "load_weights": "softbias.models.weights",
     "register_attention": "softbias.attention",
     "resize": "softbias.models.resize",
@@ -73,7 +82,7 @@ def __getattr__(name: str) -> Any:
     if name not in PLACES:
         raise AttributeError(f"module 'softbias' has no attribute {name!r}")
     value = getattr(importlib.import_module(PLACES[name]), name)
-    globals()[name] = value  # also wins over a submodule of the same name, softbias.export
+    globals()[name] = value
     return value
 
 

@@ -18,7 +18,7 @@ def export(
     /,
 ) -> None:
     """Write a run's model, or a saved one, as ONNX: images (batch, 3, height, width), normalized, to logits."""
-    from softbias.export import export as write
+    from softbias.exporting import export as write
     from softbias.training.predict import Predictor
 
     if out.suffix != ".onnx":  # before the model is read

@@ -82,6 +82,8 @@ def run_fit(
         plan = make_plan(spec, data, split, accelerator, directory, checkpoint.Keep.parse(keep))
         if data.files is not None and accelerator.is_main_process:
             write_split(directory.path / "split.csv", data, split)
+        if accelerator.is_main_process:
+            directory.begin(spec)
         on_epoch = start_trackers(accelerator, directory, trackers)
         started = time.perf_counter()
         state = train(plan, display, minutes=minutes, on_epoch=on_epoch)
@@ -256,6 +258,7 @@ def finish(
         "epochs": state.step / batches.steps_per_epoch,
         "seconds": state.seconds,
         "images_per_second": state.step * batches.batch_size / max(state.seconds, 1e-9),
+        "selected": spec.recipe.select if plan.validation is not None else "last",
         "best_epoch": state.best.epoch or None,
         "validation_accuracy": state.best.accuracy if state.best.epoch else None,
         "class_weights": plan.class_weights is not None,

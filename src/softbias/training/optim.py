@@ -47,14 +47,15 @@ class Average:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        pairs = [(self.tensors[name], tensor.detach()) for name, tensor in model.state_dict().items()]  # they share memory
+        pairs = [(self.tensors[name], tensor) for name, tensor in model.state_dict(keep_vars=True).items()]
         self.averaged = [pair for pair in pairs if pair[0].is_floating_point()]
         self.copied = [pair for pair in pairs if not pair[0].is_floating_point()]
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
-        mine, theirs = (list(tensors) for tensors in zip(*self.averaged, strict=True))
+        # parameters themselves and not views of their memory: a distributed wrapper may give them other memory
+        mine, theirs = [own for own, _ in self.averaged], [tensor.detach() for _, tensor in self.averaged]
         torch._foreach_lerp_(mine, theirs, 1 - decay)
         for own, tensor in self.copied:
             own.copy_(tensor)

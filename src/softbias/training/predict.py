@@ -28,7 +28,7 @@ from softbias.data.decode import BrokenPicture, decode
 from softbias.data.folders import SUFFIXES
 from softbias.data.listing import natural
 from softbias.data.parallel import in_order
-from softbias.export import input_size
+from softbias.exporting import input_size
 from softbias.models.storage import load
 
 FITS = {"center": "crop", "border": "pad", "squash": "stretch"}  # timm's crop_mode in our words

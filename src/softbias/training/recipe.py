@@ -133,7 +133,8 @@ DEIT_AUGMENTATION = Augmentation(
 
 RECIPES: dict[str, Recipe] = {
     "small": Recipe(
-        epochs=200, batch_size=512, lr=1.5e-3, weight_decay=0.06, warmup_epochs=10, drop_path=0.1, clip=1.0, ema=0.999,
+        epochs=240, batch_size=256, lr=5e-4, lr_per=256, weight_decay=0.06, warmup_epochs=10, drop_path=0.1, clip=1.0,
+        ema=0.999,
         augmentation=Augmentation(
             crop="pad", crop_padding=4, fill="reflect", flip=0.5, rotate_degrees=10, translate=0.05, zoom=(0.9, 1.1),
             brightness=0.3, contrast=0.3, saturation=0.3, cutout=8, cutmix=1.0, mix_probability=0.5,

@@ -119,7 +119,7 @@ class RunDirectory:
         return self.summary.is_file()
 
     def read_summary(self) -> dict[str, Any]:
-        return json.loads(self.summary.read_text())
+        return json.loads(self.summary.read_text(encoding="utf-8"))
 
     def spec(self) -> RunSpec:
         return read_config(self.config)
@@ -134,6 +134,7 @@ class RunDirectory:
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            self.close()
             raise ValueError(f"another process is training in {self.path}; choose another --out") from error
         if self.config.is_file():
             if not resume:
@@ -142,7 +143,10 @@ class RunDirectory:
             different = differences(self.spec().to_dict(), spec.to_dict())
             if different:
                 raise ValueError(f"{self.path} was started with other settings: {'; '.join(different)}; choose another --out")
-        else:
+
+    def begin(self, spec: RunSpec) -> None:
+        """State what the run is; called when its data could be read, so that a failed start leaves nothing behind."""
+        if not self.config.is_file():
             write_text(self.config, write_config(spec))
 
     def close(self) -> None:
@@ -154,7 +158,7 @@ class RunDirectory:
 def write_text(path: Path, text: str) -> None:
     """Write a file so that it is there whole or not at all."""
     aside = path.with_name(path.name + ".tmp")
-    with aside.open("w") as stream:
+    with aside.open("w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
@@ -162,12 +166,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_config(spec: RunSpec) -> str:
-    return yaml.safe_dump({"format": CONFIG_FORMAT, "softbias": __version__, **spec.to_dict()}, sort_keys=False)
+    return yaml.safe_dump(
+        {"format": CONFIG_FORMAT, "softbias": __version__, **spec.to_dict()}, sort_keys=False, allow_unicode=True
+    )
 
 
 def read_config(path: Path) -> RunSpec:
     try:
-        plain = yaml.safe_load(path.read_text())
+        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise ValueError(f"the config {path} cannot be read: {error}") from error
     if not isinstance(plain, dict):

@@ -1,0 +1,37 @@
+"""Two processes see what one sees: the same losses for the same global batch."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import sys, torch
+torch.set_num_threads(1)
+from softbias.training.fit import fit
+fit("fashion", "convit_nano", "small", out=sys.argv[1], fraction=4.0, epochs=3, batch_size=32, drop_path=0.0, accumulate=2,
+    model_options={"patch_size": 8}, device="cpu")
+"""
+
+
+def test_two_processes_give_the_losses_of_one(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    two = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    for name, launch in (("one", [sys.executable]), ("two", two)):
+        run = subprocess.run(
+            [*launch, tmp_path / "train.py", tmp_path / name], capture_output=True, text=True, env=environment, timeout=300
+        )
+        assert run.returncode == 0, run.stderr[-2000:]
+    rows = {
+        name: [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("one", "two")
+    }
+    assert len(rows["one"]) == len(rows["two"]) == 3
+    for one, two_row in zip(rows["one"], rows["two"], strict=True):
+        assert two_row["loss"] == pytest.approx(one["loss"], abs=1e-5)
+        assert two_row["val_loss"] == pytest.approx(one["val_loss"], abs=1e-4)
+    summaries = [json.loads((tmp_path / name / "summary.json").read_text()) for name in ("one", "two")]
+    assert summaries[0]["test"]["accuracy"] == pytest.approx(summaries[1]["test"]["accuracy"], abs=0.01)

@@ -1,0 +1,61 @@
+"""Recipes and schedules."""
+
+from itertools import pairwise
+
+import pytest
+
+from softbias.training.recipe import ABOUT, RECIPES, Recipe, find_recipe
+from softbias.training.schedule import learning_rate
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_survives_yaml_and_says_what_it_is_for(name):
+    recipe = find_recipe(name)
+    assert Recipe.from_dict(recipe.to_dict()) == recipe
+    assert ABOUT[name]
+
+
+def test_fields_of_the_recipe_and_of_its_augmentation_can_be_overridden():
+    recipe = find_recipe("small").with_overrides({"lr": 1e-4, "augmentation.flip": 0.0, "cutmix": 0.5})
+    assert recipe.lr == 1e-4 and recipe.augmentation.flip == 0 and recipe.augmentation.cutmix == 0.5
+    assert find_recipe("small").augmentation.flip == 0.5
+
+
+def test_unknown_fields_are_refused_with_the_nearest():
+    with pytest.raises(ValueError, match="did you mean 'epochs'"):
+        find_recipe("small").with_overrides({"epocs": 3})
+    with pytest.raises(ValueError, match="did you mean 'small'"):
+        find_recipe("smal")
+    with pytest.raises(ValueError, match="did you mean 'schedule'"):
+        Recipe.from_dict({"schedul": "cosine"})
+
+
+def test_the_learning_rate_scales_with_the_batch_where_the_recipe_says_so():
+    assert find_recipe("deit").peak_lr() == pytest.approx(1e-3)
+    assert Recipe(lr=1e-3, batch_size=64).peak_lr() == 1e-3
+
+
+def test_cosine_warms_up_peaks_and_ends_at_its_floor():
+    recipe = Recipe(lr=1.0, warmup_lr=0.0, min_lr=0.1)
+    rates = [learning_rate(recipe, step, 100, 10) for step in range(100)]
+    assert rates[0] < rates[5] < rates[9] < rates[10] == pytest.approx(1.0)
+    assert all(later < earlier for earlier, later in pairwise(rates[10:]))
+    assert rates[-1] == pytest.approx(0.1)
+    assert rates[10 + 89 // 2] == pytest.approx(0.55, abs=0.02)
+
+
+def test_one_cycle_rises_for_thirty_percent_and_falls_below_its_start():
+    recipe = Recipe(lr=1.0, schedule="one-cycle", min_lr=1e-5)
+    rates = [learning_rate(recipe, step, 101, 0) for step in range(101)]
+    assert rates[0] == pytest.approx(1 / 25) and rates[30] == pytest.approx(1.0) and rates[-1] == pytest.approx(1e-5)
+
+
+def test_a_constant_rate_stays():
+    recipe = Recipe(lr=0.5, schedule="constant")
+    assert {learning_rate(recipe, step, 50, 0) for step in range(50)} == {0.5}
+
+
+@pytest.mark.parametrize("wrong", [{"batch_size": 10, "accumulate": 3}, {"val_fraction": 1.0}, {"ema": 1.0}, {"lr": -1}])
+def test_impossible_recipes_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong)).split("_")[0]):
+        Recipe(**wrong)
