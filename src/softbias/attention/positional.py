@@ -74,13 +74,18 @@ class Place(nn.Module):
         return self.scores().softmax(-1)
 
     def forward(self, v: Tensor) -> Tensor:
-        """`map()` applied to values; the map is made from its factors, once for all images.  # (B, H, P, D) -> (B, H, P, D)
+        """`map()` applied to values, from its factors, which are computed once for all images.  # (B, H, P, D) -> (B, H, P, D)
 
-        (Applying the factors one after the other is less arithmetic, but no faster on a CPU, and far slower on a GPU.)
+        A CPU applies the factors one after the other: a seventh of the arithmetic on 14 × 14, and 6 % of ConViT-Ti's step. On a
+        GPU such small products are slow (their gradient is one sum over the whole batch), so it applies the whole map.
         """
-        rows, columns = self.axis_maps()
-        both = rows[:, :, None, :, None] * columns[:, None, :, None, :]
-        return both.flatten(3, 4).flatten(1, 2).to(v.dtype) @ v
+        rows, columns = (factor.to(v.dtype) for factor in self.axis_maps())
+        if v.is_cuda:
+            both = rows[:, :, None, :, None] * columns[:, None, :, None, :]
+            return both.flatten(3, 4).flatten(1, 2) @ v
+        v = v.unflatten(2, (self.grid.height, self.grid.width))
+        v = torch.einsum("hcz,bhrzd->bhrcd", columns, v)
+        return torch.einsum("hrz,bhzcd->bhrcd", rows, v).flatten(2, 3)
 
 
 def kernel_centers(heads: int, *, rectangular: bool = False) -> Tensor:

@@ -33,7 +33,7 @@ class PatchEmbed(nn.Module):
                 f"this model takes images of shape (batch, {self.in_chans}, {self.img_size[0]}, {self.img_size[1]}), "
                 f"but got {tuple(images.shape)}; softbias.resize(model, img_size) makes it fit another size"
             )
-        return self.proj(images).flatten(2).mT
+        return self.proj(images).flatten(2).mT.contiguous()  # the residual stream keeps this layout through all blocks
 
 
 def sinusoid(places: Tensor, channels: int) -> Tensor:

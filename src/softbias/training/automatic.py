@@ -1,11 +1,14 @@
 """Settings for somebody who names none: chosen from the number and size of the pictures and from the device.
 
 On a CPU time decides. A nano model at 32 × 32 pixels trains about 1,200 pictures a second and core with 16 patches and 300
-with 64, and per picture seen the finer patches learn no faster at first. On Fashion (5,000 pictures; convit_nano, `quick`,
-n = 1) 8 epochs end at 70.7 % with 64 patches and at 72.6 % with 16, which take a quarter of the time; with 16 patches 30
-epochs reach 82.3 % and 60 epochs 85.3 %, in two and four minutes of one core; of 250 pictures 30, 100 and 300 epochs learn
-51, 69 and 75 % (n = 2). So patches are coarse, and the time goes into epochs. On a GPU the number of pictures decides: what
-a small transformer learns from scratch keeps growing for some ten million pictures seen.
+with 64, and the finer patches do not pay for that: on Fashion (5,000 pictures; convit_nano, `quick`, one core, n = 1)
+
+    16 patches    8 epochs  72.6 %    20  80.1 %    30  82.3 %    60  85.3 %    120  85.7 % in 8 minutes
+    64 patches    8 epochs  70.7 %                                               30  82.4 % in 8 minutes
+
+and of 250 pictures 30, 100 and 300 epochs learn 51, 69 and 75 % (n = 2). So patches are coarse, and the time goes into
+epochs. On a GPU the number of pictures decides: what a small transformer learns from scratch keeps growing for some ten
+million pictures seen.
 
 Nothing here imports torch.
 """
@@ -202,7 +205,7 @@ def about_pretrained(n_train: int, reachable: bool) -> str | None:
     """One line about pretrained weights where the pictures are few."""
     if n_train >= FEW_PICTURES:
         return None
-    gain = "on a few thousand photographs usually 10 to 40 points of accuracy, less on pictures unlike photographs"
+    gain = "on a few thousand photographs that is usually the largest gain to be had, less so on pictures unlike photographs"
     if reachable:
         return f"pretrained weights can be had (--model timm:deit_tiny_patch16_224 --pretrained --img-size 224): {gain}"
     return f"pretrained weights cannot be fetched now (no network); a file of them can be given with --weights: {gain}"

@@ -28,7 +28,7 @@ def build_optimizer(model: nn.Module, recipe: Recipe, *, recorded: bool = False)
     if not groups:
         raise ValueError("the model has no parameter to train")
     first = next(model.parameters())
-    fused = first.is_cuda
+    fused = first.device.type in ("cuda", "cpu")
     lr = torch.tensor(recipe.peak_lr(), device=first.device) if recorded else recipe.peak_lr()
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=lr, momentum=recipe.betas[0], nesterov=recipe.betas[0] > 0, fused=fused)

@@ -62,6 +62,9 @@ class Recipe:
     augmentation: Augmentation = field(default_factory=Augmentation)
 
     def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):  # 8 and 8.0 are the same recipe, and must have the same run id
+            if f.type == "float":
+                object.__setattr__(self, f.name, float(getattr(self, f.name)))
         for name, least in (("epochs", 0.0), ("batch_size", 1), ("accumulate", 1), ("lr", 0.0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, but {name}={getattr(self, name)}")
@@ -141,7 +144,7 @@ RECIPES: dict[str, Recipe] = {
         ),
     ),
     "quick": Recipe(
-        epochs=8, batch_size=64, lr=2e-3, warmup_epochs=1, smoothing=0.0, ema=0.0, clip=1.0, val_fraction=0.0, select="last",
+        epochs=20, batch_size=64, lr=2e-3, warmup_epochs=1, smoothing=0.0, ema=0.0, clip=1.0, val_fraction=0.0, select="last",
         augmentation=Augmentation(crop="pad", crop_padding=2, flip=0.5),
     ),
     "deit": Recipe(
@@ -169,7 +172,7 @@ RECIPES: dict[str, Recipe] = {
 ABOUT: dict[str, str] = {
     "small": "from scratch on small sets: our default on a GPU",
     "quick": "a first look in a minute or two on a CPU",
-    "deit": "ImageNet as DeiT and ConViT trained (SYSTEMS: cosine, RandAugment, mixup, CutMix, repeated augmentation)",
+    "deit": "ImageNet as DeiT and ConViT trained: cosine, RandAugment, mixup, CutMix, repeated augmentation",
     "ibit": "ImageNet as IBiT's paper: DeiT without mixup and CutMix",
     "arvit-pretrain": "ARViT's pretext task: which of four rotations",
     "arvit-finetune": "ARViT's fine-tuning of a pre-trained run",

@@ -76,8 +76,10 @@ class RunSpec:
 
     @property
     def id(self) -> str:
-        """A hash of what defines the run."""
-        text = json.dumps(self.to_dict(), sort_keys=True, default=str)
+        """A hash of what defines the run; where the files of a named set lie does not."""
+        plain = self.to_dict()
+        plain["data_options"].pop("data_dir", None)
+        text = json.dumps(plain, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     @property
