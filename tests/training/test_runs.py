@@ -12,8 +12,9 @@ import torch
 import softbias
 from softbias.data.dataset import Dataset
 from softbias.training import checkpoint
-from softbias.training.fit import Result, class_weights, fit, split_up
+from softbias.training.fit import Result, fit
 from softbias.training.loop import DivergedError
+from softbias.training.preparing import class_weights, split_up
 from softbias.training.recipe import Recipe
 from softbias.training.run import RunSpec
 

@@ -69,7 +69,7 @@ def choose_pictures(
     import numpy as np
 
     from softbias.data import load_dataset
-    from softbias.training.fit import split_up
+    from softbias.training.preparing import split_up
 
     options = {key: value for key, value in asked.items() if value is not None}
     if data is None:

@@ -1,0 +1,122 @@
+"""What a run needs before its first step: splits, a model, class weights, and the plan that holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from numpy.typing import NDArray
+from torch import nn
+
+from softbias.data.dataset import Dataset
+from softbias.data.splits import nested_fraction, stratified_split
+from softbias.models import create_model
+from softbias.models.resize import resize
+from softbias.models.storage import load
+from softbias.models.weights import head_names, load_weights, read_state_dict
+from softbias.training import checkpoint
+from softbias.training.batches import Batches, Pixels, channel_statistics
+from softbias.training.loop import Plan
+from softbias.training.recipe import Recipe
+from softbias.training.run import RunDirectory, RunSpec
+
+UNEVEN = 3.0  # classes that differ by more get weights
+
+
+def accelerate_for(recipe: Recipe, device: str) -> Accelerator:
+    cpu = device == "cpu" or (device == "auto" and not torch.cuda.is_available() and not torch.backends.mps.is_available())
+    bf16 = not cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    precision = {"auto": "bf16" if bf16 else "no", "fp32": "no"}.get(recipe.precision, recipe.precision)
+    return Accelerator(mixed_precision=precision, cpu=cpu)
+
+
+@dataclass(frozen=True)
+class Split:
+    train: NDArray[np.int64]
+    val: NDArray[np.int64] | None
+    test: NDArray[np.int64] | None
+    notes: tuple[str, ...] = ()
+
+
+def split_up(data: Dataset, spec: RunSpec) -> Split:
+    """Training, validation and test pictures; the test pictures take part in no choice."""
+    train, notes = data.splits["train"], []
+    if spec.fraction < 100:
+        train = nested_fraction(data.labels, train, spec.fraction, seed=0)
+        notes.append(f"{len(train):,} training pictures, {spec.fraction:g} % of each class")
+    val = data.splits.get("val")
+    if val is None and spec.recipe.val_fraction and len(train) >= 20:
+        parts = stratified_split(data.labels[train], {"val": spec.recipe.val_fraction}, seed=spec.seed)
+        val, train = train[parts["val"]], train[parts["train"]]
+        notes.append(f"{len(val):,} of the training pictures are kept for choosing the best epoch")
+    return Split(train, val if val is not None and len(val) else None, data.splits.get("test"), tuple(notes))
+
+
+def make_plan(
+    spec: RunSpec, data: Dataset, split: Split, accelerator: Accelerator, directory: RunDirectory, keep: checkpoint.Keep
+) -> Plan:
+    device = accelerator.device
+    rotation = spec.recipe.objective == "rotation"
+    classes = 4 if rotation else len(data.class_names)
+    torch.manual_seed(spec.seed)
+    model = build_model(spec, classes, data.img_size)
+    frozen = spec.finetune == "probe"
+    if frozen:
+        freeze_backbone(model)
+    mean, std = channel_statistics(data, split.train)
+    batches = Batches(
+        Pixels(data, split.train, device), spec.recipe, spec.seed, classes, mean, std,
+        accelerator.process_index, accelerator.num_processes,
+    )  # fmt: skip
+    validation = None if split.val is None else Pixels(data, split.val, device)
+    weights = None if rotation else class_weights(data.labels[split.train], classes, spec.recipe)
+    return Plan(
+        accelerator, model.to(device), batches, validation, None if weights is None else weights.to(device),
+        directory.checkpoints, directory.metrics, keep, frozen,
+    )  # fmt: skip
+
+
+def build_model(spec: RunSpec, classes: int, img_size: tuple[int, int]) -> nn.Module:
+    """A fresh model, one with given weights, or the model of another run with a new head."""
+    if spec.source:
+        model: Any = load(Path(spec.source) / "model" if (Path(spec.source) / "model").is_dir() else spec.source)
+        if getattr(model, "spec", None) is not None and model.spec.img_size != img_size:
+            model = resize(model, img_size)
+        model.reset_classifier(classes)
+        model.class_names = None
+        return model.train()
+    options = dict(spec.model_options)
+    if spec.model.startswith("timm:"):
+        options |= {"pretrained": True} if spec.pretrained else {}
+        options.setdefault("drop_path_rate", spec.recipe.drop_path)
+    elif not spec.model.startswith("hf:"):
+        options.setdefault("drop_path", spec.recipe.drop_path)
+    model = create_model(spec.model, num_classes=classes, img_size=img_size, **options)
+    if spec.weights:
+        if hasattr(model, "spec"):
+            load_weights(model, spec.weights, keep_head=True)
+        else:
+            state = read_state_dict(spec.weights)
+            model.load_state_dict({**state, **{n: t for n, t in model.state_dict().items() if n in head_names(model)}})
+    return model
+
+
+def freeze_backbone(model: Any) -> None:
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    for parameter in model.get_classifier().parameters():
+        parameter.requires_grad_(True)
+
+
+def class_weights(labels: NDArray[np.int64], classes: int, recipe: Recipe) -> torch.Tensor | None:
+    """Inverse frequencies with mean one over the training pictures, where the recipe asks for them."""
+    counts = np.bincount(labels, minlength=classes)
+    uneven = counts.max() > UNEVEN * max(1, counts[counts > 0].min())
+    if recipe.class_weights == "none" or (recipe.class_weights == "auto" and not uneven):
+        return None
+    inverse = np.where(counts > 0, len(labels) / (classes * np.maximum(counts, 1)), 0.0)
+    return torch.tensor(inverse, dtype=torch.float32)
