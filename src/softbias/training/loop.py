@@ -23,17 +23,16 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from softbias.training import checkpoint
 from softbias.training.batches import Batches, Pixels
 from softbias.training.display import Display
-from softbias.training.evaluate import predict_probabilities
 from softbias.training.optim import Average, build_optimizer
 from softbias.training.recipe import Recipe
 from softbias.training.schedule import learning_rate
 from softbias.training.state import State
 from softbias.training.step import PlainStep, RecordedStep, can_be_recorded
+from softbias.training.validation import validate
 
 LOOK_EVERY = 50  # steps between two looks at the loss, each of which waits for the device
 CHECKPOINT_SECONDS = 30.0  # at least between two checkpoints at the end of an epoch
@@ -179,7 +178,7 @@ def end_epoch(
         row["memory"] = torch.cuda.max_memory_allocated()
     last = state.step >= state.total_steps
     if plan.validation is not None and (epoch % every == 0 or last):
-        accuracy, loss = validate(plan, state)
+        accuracy, loss = validate(plan, state.average)
         better = state.best.beaten_by(accuracy, loss)
         if better:
             state.best = type(state.best)(accuracy, loss, state.step, epoch)
@@ -188,53 +187,6 @@ def end_epoch(
         row |= {"val_accuracy": accuracy, "val_loss": loss, "best": better}
     set_mode(plan)
     return row
-
-
-@torch.no_grad()
-def validate(plan: Plan, state: State) -> tuple[float, float]:
-    """Accuracy and loss on the validation pictures of what would be the model now."""
-    assert plan.validation is not None
-    with swapped(plan.model, state.average):
-        if plan.recipe.objective == "rotation":
-            return rotation_scores(plan, plan.validation)
-        mean, std = plan.batches.mean, plan.batches.std
-        probabilities, labels = predict_probabilities(
-            plan.model, plan.validation, mean, std, precision=plan.accelerator.autocast()
-        )
-    chosen = probabilities[range(len(labels)), labels].clip(1e-12)
-    return float((probabilities.argmax(1) == labels).mean()), float(-torch.from_numpy(chosen).log().mean())
-
-
-@torch.no_grad()
-def rotation_scores(plan: Plan, pixels: Pixels) -> tuple[float, float]:
-    """Accuracy and loss of telling the four rotations of every picture apart."""
-    from softbias.data.augment import normalize, rotate_quarter
-
-    plan.model.eval()
-    total = torch.zeros(2, device=pixels.device)
-    for start in range(0, len(pixels), 256):
-        index = torch.arange(start, min(start + 256, len(pixels)), device=pixels.device)
-        images = normalize(pixels.images(index), plan.batches.mean, plan.batches.std)
-        quarters = torch.arange(4, device=pixels.device).repeat_interleave(len(index))
-        with plan.accelerator.autocast():
-            logits = plan.model(rotate_quarter(images.repeat(4, 1, 1, 1), quarters)).float()
-        total += torch.stack([(logits.argmax(-1) == quarters).sum(), cross_entropy(logits, quarters, reduction="sum")])
-    accuracy, loss = (total / (4 * len(pixels))).tolist()
-    return accuracy, loss
-
-
-@contextmanager
-def swapped(model: nn.Module, average: Average | None) -> Iterator[None]:
-    """The averaged weights inside the model for a while."""
-    if average is None:
-        yield
-        return
-    own = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-    model.load_state_dict(average.tensors)
-    try:
-        yield
-    finally:
-        model.load_state_dict(own)
 
 
 @contextmanager

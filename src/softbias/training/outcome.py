@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,12 @@ from softbias.models.storage import save
 from softbias.training import checkpoint
 from softbias.training.batches import Pixels
 from softbias.training.evaluate import predict_probabilities
-from softbias.training.loop import Plan, rotation_scores
+from softbias.training.loop import Plan
 from softbias.training.preparing import Split
 from softbias.training.run import RunDirectory, RunSpec, environment, write_text
 from softbias.training.scores import score
 from softbias.training.state import State
+from softbias.training.validation import rotation_scores
 
 CROP_MODES = {"crop": "center", "pad": "border", "stretch": "squash"}  # timm's words for our `fit`
 
@@ -74,8 +77,8 @@ def finish(
         "class_weights": plan.class_weights is not None,
         "notes": [*data.notes, *split.notes],
     }
-    if accelerator.device.type == "cuda":
-        summary["peak_memory"] = torch.cuda.max_memory_allocated()
+    summary["peak_memory"] = peak_memory(accelerator.device.type)
+    summary["peak_memory_of"] = "the GPU" if accelerator.device.type == "cuda" else "the process"
     test = None if split.test is None else Pixels(data, split.test, accelerator.device)
     if test is not None and rotation:
         accuracy, loss = rotation_scores(plan, test)
@@ -103,6 +106,14 @@ def finish(
     summary["total_seconds"] = time.perf_counter() - started
     write_text(directory.summary, json.dumps(summary, indent=2) + "\n")
     return summary
+
+
+def peak_memory(device: str) -> int:
+    """Bytes: of the GPU, or of the whole process on a CPU."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
 
 
 def write_split(path: Path, data: Dataset, split: Split) -> None:

@@ -106,7 +106,7 @@ def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tu
     if summary.get("best_epoch"):
         rows += [("Best epoch", f"{summary['best_epoch']}, {percent(summary['validation_accuracy'])} on validation")]
     if summary.get("peak_memory"):
-        rows += [("Peak memory", f"{memory(summary['peak_memory'])} on the device")]
+        rows += [("Peak memory", f"{memory(summary['peak_memory'])} of {summary.get('peak_memory_of', 'the device')}")]
     if environment:
         threads = f", threads: {environment.get('threads')}" if environment.get("device") == "cpu" else ""
         where = f"{environment.get('hardware')} ({environment.get('device')}{threads})"

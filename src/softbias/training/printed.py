@@ -137,7 +137,7 @@ def cost_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     speed, steps = f"{summary['images_per_second']:,.0f} images/s", summary["steps"]
     rows = [("Speed", speed, f"{steps:,} steps, {summary['epochs']:.4g} epochs in {duration(summary['seconds'])}")]
     if summary.get("peak_memory"):
-        rows += [("Peak memory", memory(summary["peak_memory"]), "on the device")]
+        rows += [("Peak memory", memory(summary["peak_memory"]), f"of {summary.get('peak_memory_of', 'the device')}")]
     return rows
 
 
