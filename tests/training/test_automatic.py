@@ -84,6 +84,6 @@ def test_a_name_server_that_never_answers_does_not_hold_anybody_up(monkeypatch):
 
 def test_few_pictures_get_one_line_about_pretrained_weights():
     yes, no = about_pretrained(500, True), about_pretrained(500, False)
-    assert "--pretrained" in yes and "points" in yes and "\n" not in yes
-    assert "--weights" in no and "points" in no and "\n" not in no
+    assert "--pretrained" in yes and "gain" in yes and "\n" not in yes
+    assert "--weights" in no and "gain" in no and "\n" not in no
     assert about_pretrained(20_000, True) is None
