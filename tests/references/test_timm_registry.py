@@ -1,6 +1,7 @@
 """Our models as timm's own: the registry, and timm's own tests."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -57,7 +58,7 @@ def test_timms_optimizer_factory_spares_embeddings_and_gates():
 @pytest.mark.slow
 def test_timms_own_tests_pass_for_our_models(tmp_path):
     """timm's tests are in its source distribution; the same release is fetched from the package index."""
-    fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation", "--no-binary", "timm"]
+    fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "timm"]
     got = subprocess.run([*fetch, f"timm=={timm.__version__}", "-d", tmp_path], capture_output=True, text=True)
     archives = list(tmp_path.glob("timm-*.tar.gz"))
     if not archives:
@@ -67,8 +68,12 @@ def test_timms_own_tests_pass_for_our_models(tmp_path):
     marked = source.replace("NON_STD_FILTERS = [", "import softbias  # noqa\nNON_STD_FILTERS = ['softbias_*', ", 1)
     assert marked != source
     (tmp_path / "test_models_of_timm.py").write_text(marked)
-    chosen = "softbias and (test_model_forward or test_model_backward or test_model_default_cfgs_non_std)"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, "test_models_of_timm.py"]
+    names = ("test_model_forward", "test_model_backward", "test_model_default_cfgs_non_std")
+    chosen = [f"test_models_of_timm.py::{name}" for name in names]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "softbias", *chosen]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "2"})
     last = run.stdout.strip().splitlines()[-1]
-    assert run.returncode == 0 and f"{3 * len(timm.list_models('softbias_*'))} passed" in last, run.stdout[-3000:]
+    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|skipped|failed)", last)}
+    assert run.returncode == 0, run.stdout[-3000:]
+    assert counts["passed"] + counts.get("skipped", 0) == 3 * len(timm.list_models("softbias_*"))
+    assert counts.get("skipped", 0) <= 6  # ARViT's 256 px are beyond the size that some of timm's tests take
