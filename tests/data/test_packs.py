@@ -11,7 +11,7 @@ import pytest
 
 from softbias.data import obtain, packs
 from softbias.data.cache import cache_size, clear_cache
-from softbias.data.named import IMAGENETTE, load_named
+from softbias.data.named import CIFAR10, IMAGENETTE, load_named
 
 from .small_sets import (
     assert_colors_are_labels,
@@ -108,6 +108,14 @@ def test_a_missing_sheet_is_noticed(tmp_path):
     (tmp_path / "cifar100" / "train_1.webp").unlink()
     with pytest.raises(ValueError, match="10 train labels, but 6 pictures in 1 train sheets: is one missing"):
         load_named("cifar100", data_dir=tmp_path)
+
+
+def test_cifar10_knows_the_names_of_its_classes_where_its_folder_does_not(tmp_path):
+    write_arrays(tmp_path / "cifar10")
+    (tmp_path / "cifar10" / "classes.json").unlink()
+    assert load_named("cifar10", data_dir=tmp_path).class_names == CIFAR10
+    with pytest.raises(ValueError, match="cifar10 is not in"):  # in the data folder itself, arrays could be anybody's
+        load_named("cifar10", data_dir=tmp_path / "cifar10", download=False)
 
 
 def test_arrays_with_other_classes_are_not_cifar10(tmp_path):

@@ -21,7 +21,7 @@ def recipes(
     Args:
         json: Print JSON.
     """
-    from softbias.training.recipe import ABOUT, RECIPES, Recipe, find_recipe
+    from softbias.training.recipe import ABOUT, MEASURED, RECIPES, Recipe, find_recipe
 
     if json:
         chosen = RECIPES if name is None else {name: find_recipe(name)}
@@ -33,7 +33,8 @@ def recipes(
         Console(highlight=False).print(overview())
         return
     recipe = find_recipe(name)
-    print(f"{name}: {ABOUT[name]}\naugmentation: {recipe.augmentation.describe()}\n")
+    measured = f"measured: {MEASURED[name]}\n" if name in MEASURED else ""
+    print(f"{name}: {ABOUT[name]}\n{measured}augmentation: {recipe.augmentation.describe()}\n")
     meaning = (Recipe.__doc__ or "").split("\n\n", 1)[-1].rstrip()
     print("\n".join(line.removeprefix("    ") for line in meaning.splitlines()) + "\n")
     rows = fields(recipe, "--recipe.") + fields(recipe.augmentation, "--recipe.augmentation.")

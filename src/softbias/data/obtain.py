@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 PROBE_SECONDS = 5.0  # how long a server may take to answer before we give up on downloading
 VAL_IS_TEST = "the official validation pictures serve as test: there is no official test split with labels"
-ARRAY_FILES = ("train_images.npy", "train_labels.npy", "test_images.npy", "test_labels.npy", "classes.json")
+ARRAY_FILES = ("train_images.npy", "train_labels.npy", "test_images.npy", "test_labels.npy")
 FLOWERS_URL = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102/102flowers.tgz"
 CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
 
@@ -67,15 +67,21 @@ def npz_pack(ask: Request, file: str, splits: Sequence[str], *notes: str) -> Dat
 
 
 def array_folder(ask: Request, folder: str, class_names: Sequence[str]) -> Dataset | None:
-    """.npy files of a set with these classes."""
+    """.npy files of a set with these classes; a classes.json must agree, and may be missing in the set's own folder."""
     place = ask.folder_with(ARRAY_FILES, folder)
     if place is None:
         return None
+    named = (place / "classes.json").is_file()
+    if not named and place == ask.root:
+        return None  # nothing says whose arrays these are
     data = read_arrays(place)
+    if not named and len(data.class_names) == len(class_names):
+        data = replace(data, class_names=tuple(class_names))
     if data.class_names != tuple(class_names):
         if place == ask.root:
             return None  # arrays of another set
-        raise ValueError(f"{place} is not {ask.name}: its classes.json lists {some(data.class_names)}")
+        found = f"its classes.json lists {some(data.class_names)}" if named else f"it has {len(data.class_names)} classes"
+        raise ValueError(f"{place} is not {ask.name}: {found}")
     sources = [place / "train_images.npy", place / "test_images.npy"]
     return sized(replace(data, name=ask.name), ask.img_size, ask.fit, sources)
 

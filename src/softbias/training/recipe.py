@@ -179,6 +179,13 @@ ABOUT: dict[str, str] = {
     "eth": "the ETH study's CIFAR-10 setting: Adam, one-cycle, maximum lr 1e-5",
 }
 
+MEASURED: dict[str, str] = {  # what a recipe gave, with n; the tables are in results/training.md
+    "small": "CIFAR-10, convit_tiny, 32 px, one H200, bf16: 94.3 % [93.9, 94.8 over test pictures] in 7 minutes, with "
+    "--recipe.epochs 390 --recipe.batch-size 1024 --recipe.val-fraction 0 --recipe.select last; 93.7 % [93.2, 94.1] with "
+    "240 epochs (n = 1 seed each)",
+    "quick": "fashion, convit_nano, two CPU cores: 80.5 % [77.9, 82.8 over test pictures] in 75 s (n = 1 seed)",
+}
+
 
 def find_recipe(name: str) -> Recipe:
     if name not in RECIPES:
