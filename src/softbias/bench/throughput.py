@@ -1,9 +1,9 @@
-"""Images per second of whole models, inference and training, ours beside timm's."""
+"""Images per second and memory of whole models, inference and training, several side by side in one run."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -13,18 +13,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from softbias._version import __version__
-from softbias.bench.timing import Timing, interleaved, ratio
-from softbias.models import create_model
+from softbias.bench.rows import Row
+from softbias.bench.timing import interleaved, ratio
 
-PEERS = {  # ours -> the same architecture in timm
-    "deit_tiny": "timm:deit_tiny_patch16_224",
-    "deit_small": "timm:deit_small_patch16_224",
-    "deit_base": "timm:deit_base_patch16_224",
-    "convit_tiny": "timm:convit_tiny",
-    "convit_small": "timm:convit_small",
-    "convit_base": "timm:convit_base",
-    "resnet50": "timm:resnet50",
-}
+Builder = Callable[[], nn.Module]
 
 
 @dataclass(frozen=True)
@@ -41,11 +33,14 @@ class Setting:
             return nullcontext()
         return torch.autocast(self.device.type, self.dtype)
 
+    def __str__(self) -> str:
+        return f"{'compiled' if self.compiled else 'eager'} {self.mode}, batch {self.batch}, {self.img_size} px"
 
-def prepare(name: str, setting: Setting) -> Callable[[], object]:
+
+def prepare(build: Builder, setting: Setting) -> Callable[[], object]:
     """A step to time: a forward pass, or forward, backward and an AdamW update."""
     torch.manual_seed(0)
-    model: nn.Module = create_model(name, img_size=setting.img_size).to(setting.device)
+    model = build().to(setting.device)
     run = torch.compile(model) if setting.compiled else model
     images = torch.randn(setting.batch, 3, setting.img_size, setting.img_size, device=setting.device)
     if setting.mode == "inference":
@@ -56,7 +51,7 @@ def prepare(name: str, setting: Setting) -> Callable[[], object]:
                 return run(images)
 
         return infer
-    labels = torch.randint(1000, (setting.batch,), device=setting.device)
+    labels = torch.randint(10, (setting.batch,), device=setting.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     model.train()
 
@@ -71,32 +66,48 @@ def prepare(name: str, setting: Setting) -> Callable[[], object]:
     return train
 
 
-def compare_with_peers(names: list[str], setting: Setting, rounds: int) -> list[dict[str, Any]]:
-    """One row per model: images per second of ours and of timm's, and the ratio with its quartiles."""
+def peak_memory(step: Callable[[], object], before: int) -> int:
+    """Bytes on the GPU that a step needs at its highest, over `before`; weights and optimizer included."""
+    for _ in range(2):
+        step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def side_by_side(
+    builders: Mapping[str, Builder], setting: Setting, rounds: int, *, against: str, targets: Mapping[str, float] | None = None
+) -> list[Row]:
+    """One row per model: images per second, the ratio to the model `against`, and on a GPU the peak memory and its ratio."""
+    steps, memory = {}, {}
+    for name, build in builders.items():
+        before = torch.cuda.memory_allocated() if setting.device.type == "cuda" else 0
+        steps[name] = prepare(build, setting)
+        if setting.device.type == "cuda":
+            memory[name] = peak_memory(steps[name], before)
+    timings = interleaved(steps, setting.device, rounds=rounds)
     rows = []
-    for name in names:
-        candidates = {name: prepare(name, setting)}
-        peer = PEERS.get(name)
-        if peer:
-            candidates[peer] = prepare(peer, setting)
-        timings = interleaved(candidates, setting.device, rounds=rounds)
-        rows.append(as_row(name, peer, timings, setting))
+    for name, timing in timings.items():
+        middle, low, high = ratio(timing, timings[against])
+        beside = name != against
+        rows.append(
+            Row(
+                what=name,
+                how=str(setting),
+                value=setting.batch / timing.median,
+                unit="images/s",
+                spread=timing.spread,
+                against=against if beside else None,
+                ratio=middle if beside else None,
+                quartiles=(low, high) if beside else None,
+                target=(targets or {}).get(name),
+                memory=memory.get(name),
+                memory_ratio=memory[name] / memory[against] if beside and memory else None,
+            )
+        )
     return rows
-
-
-def as_row(name: str, peer: str | None, timings: dict[str, Timing], setting: Setting) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "model": name,
-        "mode": setting.mode,
-        "compiled": setting.compiled,
-        "images_per_second": setting.batch / timings[name].median,
-        "spread": timings[name].spread,
-    }
-    if peer:
-        middle, low, high = ratio(timings[name], timings[peer])
-        row |= {"peer": peer, "peer_images_per_second": setting.batch / timings[peer].median}
-        row |= {"ratio": middle, "ratio_quartiles": [low, high]}
-    return row
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -1,0 +1,53 @@
+"""From the start of a process to its first optimizer step, in fresh processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+from softbias.bench.rows import Row
+
+PROGRAM = """
+import json, time
+started = time.time()
+import softbias.training.fit as fit
+from softbias.training.recipe import RECIPES
+from softbias.training.run import RunSpec
+from softbias.training.display import Quiet
+imported = time.time()
+class Stop(Exception): pass
+class First(Quiet):
+    def step(self, step, row): self.at = time.time(); raise Stop
+import softbias.training.loop as loop
+loop.LOOK_EVERY = {look}
+recipe = RECIPES["small"].with_overrides(dict(batch_size=512, compile={compiled!r}, val_fraction=0.0, select="last"))
+first = First()
+import tempfile
+with tempfile.TemporaryDirectory() as folder:
+    try: fit.run_fit(RunSpec("fashion", {model!r}, recipe), folder + "/run", display=first, trackers=(), baseline=False)
+    except Stop: pass
+print(json.dumps(dict(imports=imported - started, step=first.at - imported)))
+"""
+
+
+def start_up(model: str = "convit_tiny", look: int = 1) -> list[Row]:
+    """Seconds to the first step: eager, compiled with an empty cache, and compiled again with the cache of the run before."""
+    rows = []
+    with tempfile.TemporaryDirectory() as cache:
+        for how, compiled, target in (
+            ("eager", "off", 5.0),
+            ("compiled, empty cache", "on", None),
+            ("compiled, second run of the same shape", "on", 10.0),
+        ):
+            environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache}
+            program = PROGRAM.format(look=look, compiled=compiled, model=model)
+            done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(f"the measured process failed: {done.stderr[-2000:]}")
+            seen = json.loads(done.stdout.strip().splitlines()[-1])
+            note = f"{seen['imports']:.1f} s of imports before"
+            rows.append(Row(f"{model}: first step", how, seen["step"], "s", target=target, higher=False, note=note))
+    return rows

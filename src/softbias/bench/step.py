@@ -1,0 +1,146 @@
+"""The training step as a whole: data, augmentation, schedule, clipping and averaging, as the loop runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softbias.bench.rows import Row
+from softbias.bench.timing import Timing, interleaved, ratio
+from softbias.data.dataset import Dataset
+from softbias.models import create_model
+from softbias.training.batches import Batch, Batches, Pixels
+from softbias.training.optim import Average, build_optimizer
+from softbias.training.preparing import accelerate_for
+from softbias.training.recipe import RECIPES, Recipe
+from softbias.training.schedule import learning_rate
+from softbias.training.step import PlainStep, RecordedStep, can_be_recorded
+
+CLASSES = 10
+
+
+def random_pictures(count: int, img_size: int, seed: int = 0) -> Dataset:
+    """Noise of the right shape: what is in a picture does not change how long a step takes."""
+    random = np.random.default_rng(seed)
+    images = random.integers(0, 256, (count, img_size, img_size, 3), np.uint8)
+    names = tuple(f"class {k}" for k in range(CLASSES))
+    return Dataset("noise", images, np.arange(count) % CLASSES, names, {"train": np.arange(count)})
+
+
+@dataclass(frozen=True)
+class ConstantBatches(Batches):
+    """The same batch at every step, made once: what is left is the model's own work."""
+
+    kept: list[Batch] = field(default_factory=list)
+
+    def load(self, index: Tensor, view: Tensor, epoch: int | Tensor) -> Batch:
+        if not self.kept:
+            self.kept.append(super().load(index, view, epoch))
+        return self.kept[0]
+
+
+@dataclass
+class Worker:
+    """A model in training; calling it takes `burst` steps exactly as the loop does."""
+
+    model: torch.nn.Module
+    take: PlainStep
+    batches: Batches
+    average: Average | None
+    burst: int
+    step: int = 0
+
+    def __call__(self) -> object:
+        batches, seen = self.batches, None
+        for _ in range(self.burst):
+            if self.step % batches.steps_per_epoch == 0:
+                self.order = batches.order(self.step // batches.steps_per_epoch)
+                self.when = torch.tensor(self.step // batches.steps_per_epoch, device=batches.pixels.device)
+            lr = learning_rate(batches.recipe, self.step, 10_000, 100)
+            seen = self.take(*batches.at(self.step, self.order), self.when, lr)
+            self.step += 1
+            if self.average:
+                self.average.update(self.step)
+        return seen
+
+
+def worker(
+    model: str,
+    data: Dataset,
+    recipe: Recipe,
+    *,
+    constant: bool = False,
+    recorded: bool = True,
+    burst: int = 20,
+    device: str = "auto",
+    **options: Any,
+) -> Worker:
+    """The parts that `training.loop.train` would put together for this recipe."""
+    torch.manual_seed(0)
+    accelerator = accelerate_for(recipe, device)
+    pixels = Pixels(data, data.splits["train"], accelerator.device)
+    kind = ConstantBatches if constant else Batches
+    batches = kind(pixels, recipe, 0, CLASSES, (0.5,) * 3, (0.25,) * 3)
+    network = create_model(model, CLASSES, data.img_size, drop_path=recipe.drop_path, **options).to(accelerator.device).train()
+    recorded = recorded and can_be_recorded(accelerator, batches)
+    optimizer = build_optimizer(network, recipe, recorded=accelerator.device.type == "cuda")
+    run: Any = torch.compile(network) if recipe.compile == "on" else network
+    take = (RecordedStep if recorded else PlainStep)(accelerator, run, optimizer, batches, None)
+    average = Average(network, recipe.ema) if recipe.ema else None
+    return Worker(network, take, batches, average, burst)
+
+
+def small_recipe(batch: int, **overrides: Any) -> Recipe:
+    return RECIPES["small"].with_overrides({"batch_size": batch, "compile": "on", **overrides})
+
+
+def as_row(name: str, how: str, worked: Worker, timing: Timing, reference: Timing | None, **more: Any) -> Row:
+    value = worked.batches.batch_size * worked.burst / timing.median
+    if reference is not None:
+        middle, low, high = ratio(timing, reference)
+        more |= {"ratio": middle, "quartiles": (low, high)}
+    return Row(name, how, value, "images/s", timing.spread, **more)
+
+
+def whole_step(batch: int, rounds: int, device: torch.device, *, burst: int = 20, pictures: int = 50_000) -> list[Row]:
+    """deit_tiny's step beside the same step on a constant batch, and the other mechanisms' beside it; 32 px, patch 4."""
+    data = random_pictures(pictures, 32)
+    recipe = small_recipe(batch)
+    make: dict[str, Callable[[], Worker]] = {
+        "deit_tiny": lambda: worker("deit_tiny", data, recipe, burst=burst),
+        "deit_tiny, constant batch": lambda: worker("deit_tiny", data, recipe, constant=True, burst=burst),
+        "convit_tiny": lambda: worker("convit_tiny", data, recipe, burst=burst),
+        "ibit_tiny": lambda: worker("ibit_tiny", data, recipe, burst=burst),
+    }
+    workers = {name: build() for name, build in make.items()}
+    timings = interleaved(workers, device, rounds=rounds)
+    beside = {"deit_tiny": "deit_tiny, constant batch", "convit_tiny": "deit_tiny", "ibit_tiny": "deit_tiny"}
+    targets = {"deit_tiny": 0.95, "convit_tiny": 0.88, "ibit_tiny": 0.92}
+    how = f"compiled, {workers['deit_tiny'].take.name}, batch {batch}, 32 px, recipe small"
+    rows = []
+    for name, timing in timings.items():
+        other = beside.get(name)
+        reference = timings[other] if other else None
+        rows.append(as_row(name, how, workers[name], timing, reference, against=other, target=targets.get(name)))
+    return rows
+
+
+def captured_equals_uncaptured(model: str, batch: int, steps: int = 50) -> Row:
+    """Whether the recorded step and the same compiled step, not recorded, give the same weights, bit for bit."""
+    data = random_pictures(4 * batch, 32)
+    recipe = small_recipe(batch, drop_path=0.0)
+    weights = []
+    for recorded in (True, False):
+        torch._dynamo.reset()
+        one = worker(model, data, recipe, recorded=recorded, burst=1)
+        for _ in range(steps):
+            one()
+        weights.append([value.clone() for value in one.model.state_dict().values()])
+    different = sum(int((a != b).sum()) for a, b in zip(*weights, strict=True))
+    how = f"{steps} steps recorded as a CUDA graph and not, compiled, batch {batch}, drop path off"
+    return Row(f"{model}: weights that differ", how, float(different), "weights", target=0.0, higher=False)

@@ -1,0 +1,183 @@
+"""What `softbias bench` can measure. Each suite is a function of `Options` that returns rows; all run on one device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from softbias.bench import window
+from softbias.bench.rows import Row
+from softbias.bench.throughput import Builder, Setting, side_by_side
+from softbias.models import create_model
+from softbias.models.presets import preset_spec
+from softbias.models.spec import ModelSpec
+
+PEERS = {  # ours -> the same architecture in timm
+    "deit_tiny": "timm:deit_tiny_patch16_224",
+    "deit_small": "timm:deit_small_patch16_224",
+    "deit_base": "timm:deit_base_patch16_224",
+    "convit_tiny": "timm:convit_tiny",
+    "convit_small": "timm:convit_small",
+    "convit_base": "timm:convit_base",
+    "resnet50": "timm:resnet50",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    device: torch.device
+    rounds: int = 20
+    batch: int | None = None
+    img_size: int = 224
+    models: tuple[str, ...] = ("deit_tiny", "convit_tiny")
+    modes: tuple[str, ...] = ("inference", "training")
+    compiled: tuple[bool, ...] = (False,)
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    def settings(self) -> list[Setting]:
+        dtype = torch.bfloat16 if self.on_gpu else torch.float32
+        batch = self.batch or (256 if self.on_gpu else 8)
+        return [Setting(mode, batch, self.img_size, self.device, dtype, each) for each in self.compiled for mode in self.modes]
+
+
+def builder(name: str, img_size: int, **options: object) -> Builder:
+    return lambda: create_model(name, 10, img_size, **options)  # type: ignore[arg-type]
+
+
+def peers(options: Options) -> list[Row]:
+    """Our models beside the same architectures in timm."""
+    rows = []
+    for setting in options.settings():
+        for name in options.models:
+            models = {name: builder(name, setting.img_size)}
+            against = name
+            if name in PEERS:
+                against = PEERS[name]
+                models[against] = builder(against, setting.img_size)
+            rows += side_by_side(models, setting, options.rounds, against=against, targets={name: 0.97})
+            forget(setting)
+    return rows
+
+
+def plain_twin(name: str, img_size: int) -> tuple[str, Builder]:
+    """Full attention with another model's width, depth and heads."""
+    spec = preset_spec(name, num_classes=10, img_size=img_size)
+    assert isinstance(spec, ModelSpec)
+    like = {"width": spec.width, "heads": spec.heads, "depth": spec.depth}
+    return f"deit of {spec.heads} × {spec.width // spec.heads}", builder("deit_tiny", img_size, **like)
+
+
+def convit(options: Options) -> list[Row]:
+    """ConViT beside a DeiT of its width, depth and heads, and eager beside timm's ConViT."""
+    rows = []
+    for setting in options.settings():
+        for name in ("convit_tiny", "convit_small", "convit_base"):
+            training = setting.mode == "training"
+            twin, build_twin = plain_twin(name, setting.img_size)
+            least = 0.92 if setting.compiled and training else 0.80
+            models = {name: builder(name, setting.img_size), twin: build_twin}
+            if name == "convit_tiny":
+                models["deit_tiny"] = builder("deit_tiny", setting.img_size)
+            measured = side_by_side(models, setting, options.rounds, against=twin, targets={name: least})
+            if training and name == "convit_base":
+                measured += [
+                    replace(row, what=f"{name}: memory", value=row.memory / 2**30, unit="GiB", spread=None, quartiles=None,
+                            ratio=row.memory_ratio, memory=None, memory_ratio=None, target=1.15, higher=False)
+                    for row in measured[:1] if row.memory
+                ]  # fmt: skip
+            rows += measured
+            forget(setting)
+            if not setting.compiled:
+                theirs = PEERS[name]
+                pair = {name: builder(name, setting.img_size), theirs: builder(theirs, setting.img_size)}
+                target = {name: 2.4 if training else 3.0}
+                rows += side_by_side(pair, setting, options.rounds, against=theirs, targets=target)
+                forget(setting)
+    return rows
+
+
+def masked(options: Options) -> list[Row]:
+    """IBiT beside DeiT, in training: the Frobenius norm with and without our kernel, and the softmax form."""
+    from softbias import kernels
+
+    rows = []
+    for setting in options.settings():
+        if setting.mode != "training":
+            continue
+        models = {name: builder(name, setting.img_size) for name in ("ibit_tiny", "deit_tiny")}
+        models["ibit_tiny, softmax"] = builder("ibit_tiny", setting.img_size, norm="softmax")
+        rows += side_by_side(models, setting, options.rounds, against="deit_tiny", targets={"ibit_tiny": 0.90})
+        forget(setting)
+        if options.on_gpu:
+            with kernels.disabled():
+                plain = {"ibit_tiny, no kernel": models["ibit_tiny"], "deit_tiny": models["deit_tiny"]}
+                rows += side_by_side(plain, setting, options.rounds, against="deit_tiny")[:1]
+                forget(setting)
+    return rows
+
+
+def windows(options: Options) -> list[Row]:
+    """How window attention's time and memory grow from 16² to 128² tokens."""
+    dtype = torch.bfloat16 if options.on_gpu else torch.float32
+    batch = options.batch or (16 if options.on_gpu else 1)
+    grids = (16, 32, 64, 128) if options.on_gpu else (8, 16, 32, 64)
+    rows = window.growth("window_tiny", grids, batch, options.device, dtype, options.rounds)
+    forget(None)
+    return rows
+
+
+def step(options: Options) -> list[Row]:
+    """The whole training step at CIFAR's size, beside the same step on a constant batch."""
+    from softbias.bench.step import captured_equals_uncaptured, whole_step
+
+    if not options.on_gpu:
+        rows = whole_step(options.batch or 64, options.rounds, options.device, burst=1, pictures=1000)
+        return [replace(row, target=None) for row in rows]  # the targets are a GPU's
+    return [
+        *whole_step(options.batch or 512, options.rounds, options.device),
+        captured_equals_uncaptured("convit_tiny", options.batch or 512),
+    ]
+
+
+def loops(options: Options) -> list[Row]:
+    """Our training loop beside timm's and a plain one, at 32 px and at 224 px."""
+    from softbias.bench.loops import beside_timm
+
+    if not options.on_gpu:
+        raise ValueError("the suite loops compares whole training loops on a GPU; there is none here")
+    workers = max(1, (os.cpu_count() or 2) - 2)
+    rows = beside_timm(32, 4, options.batch or 512, options.rounds, options.device, pictures=50_000, workers=workers)
+    forget(None)
+    rows += beside_timm(224, 16, 256, max(4, options.rounds // 2), options.device, burst=8, pictures=4096, workers=workers)
+    return rows
+
+
+def startup(options: Options) -> list[Row]:
+    """Seconds from the start of a process to its first step."""
+    from softbias.bench.startup import start_up
+
+    return start_up()
+
+
+SUITES: dict[str, Callable[[Options], list[Row]]] = {
+    "peers": peers,
+    "convit": convit,
+    "masked": masked,
+    "windows": windows,
+    "step": step,
+    "loops": loops,
+    "startup": startup,
+}
+
+
+def forget(setting: Setting | None) -> None:
+    """Give back memory, and what was compiled for models that are gone."""
+    torch._dynamo.reset()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

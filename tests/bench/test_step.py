@@ -1,0 +1,30 @@
+"""The measured step is the step of the training loop, and a constant batch is constant."""
+
+import torch
+
+from softbias.bench.step import random_pictures, small_recipe, worker
+
+DATA = random_pictures(40, 32)
+RECIPE = small_recipe(8, compile="off", drop_path=0.0)
+
+
+def test_a_worker_trains_and_averages_like_the_loop():
+    from softbias.training.optim import Average
+
+    one = worker("deit_nano", DATA, RECIPE, burst=2, device="cpu", patch_size=8)
+    assert isinstance(one.average, Average)
+    before = {name: value.clone() for name, value in one.model.state_dict().items()}
+    one()
+    assert one.step == 2
+    assert all(
+        not torch.equal(before[name], value) for name, value in one.model.state_dict().items() if name.endswith("weight")
+    )
+    assert any(not torch.equal(before[name], value) for name, value in one.average.tensors.items())
+
+
+def test_a_constant_batch_is_made_once_and_others_are_not():
+    for constant in (True, False):
+        one = worker("deit_nano", DATA, RECIPE, constant=constant, burst=1, device="cpu", patch_size=8)
+        order = one.batches.order(0)
+        batches = [one.batches.load(*one.batches.at(step, order), torch.tensor(0)).images for step in (0, 1)]
+        assert torch.equal(*batches) is constant
