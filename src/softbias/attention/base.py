@@ -5,6 +5,7 @@ Shapes: B images, H heads, N tokens, C channels, D = C / H.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -50,6 +51,12 @@ class Attention(nn.Module):
     def attention_map(self, x: Tensor) -> Tensor:
         """How much token i takes from token j, for every head.  # (B, N, C) -> (B, H, N, N)"""
         raise NotImplementedError
+
+    attend: Callable[..., Tensor] | None = None
+    """`attend(*project(x))`: the map applied to the values without building it, for mechanisms whose `forward` is
+    `merge(attend(*project(x)))`. It is linear in the values, which may be wider than the queries and keys; those may be padded
+    with zeros. So what a regularizer wants the map applied to rides along with the values.  # 3 × (B, H, N, D) -> (B, H, N, D)
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return self.by_definition(x)

@@ -8,9 +8,9 @@ Every token looks at every token by content alone: no bias, the baseline of all 
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from softbias.attention.base import Attention
+from softbias.attention.fused import dot_product_attention
 
 
 class Full(Attention):
@@ -18,6 +18,8 @@ class Full(Attention):
         q, k, _ = self.project(x)
         return self.scores(q, k).softmax(-1)
 
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return dot_product_attention(q, k, v, scale=self.scale)
+
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.project(x)
-        return self.merge(scaled_dot_product_attention(q, k, v))
+        return self.merge(self.attend(*self.project(x)))

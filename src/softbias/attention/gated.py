@@ -20,9 +20,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import pad
 
 from softbias.attention.base import Attention, refuse_prefix
+from softbias.attention.fused import dot_product_attention
 from softbias.attention.positional import Place
 from softbias.grid import Grid
 
@@ -68,10 +69,12 @@ class Gated(Attention):
         return (1 - g) * self.scores(q, k).softmax(-1) + g * nearby
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.project(x)
+        return self.merge(self.attend(*self.project(x)))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         g = self.shares().to(v.dtype)
-        anywhere = scaled_dot_product_attention(q, k, v)
+        anywhere = dot_product_attention(q, k, v, scale=self.scale)
         nearby = self.place(v[:, :, self.grid.prefix :])
         if self.grid.prefix:
             nearby = pad(nearby, (0, 0, self.grid.prefix, 0))
-        return self.merge(torch.lerp(anywhere, nearby, g))  # anywhere + g (nearby − anywhere)
+        return torch.lerp(anywhere, nearby, g)  # anywhere + g (nearby − anywhere)

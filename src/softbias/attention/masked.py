@@ -9,18 +9,20 @@ gradient of M, so that a negative entry can recover and no row becomes empty.
 
 We differ from the paper's code in the fit (truncated SVD, the exact optimum, at once; `fit="adam"` is its 10,000 steps) and
 in the roll with a class token (`roll="released"` repeats its slip). The Frobenius norm is one number per image and head, so
-the output is divided by it and not the map.
+the output is divided by it and not the map; on a GPU fused kernels do that and keep the map out of memory.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 
+from softbias import kernels
 from softbias.attention.base import Attention
+from softbias.attention.fused import dot_product_attention
 from softbias.attention.rolling import FITS, ROLLS, fitted_factors, kernel_map, unroll
 from softbias.grid import Grid
+from softbias.kernels.masked import masked_attention
 
 SMALLEST = 1e-4  # of M⁺
 EPSILON = 1e-8  # beside the Frobenius norm
@@ -83,11 +85,19 @@ class Masked(Attention):
         return masked / (frobenius(masked) + EPSILON)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.project(x)
         if self.norm == "softmax":
-            return self.merge(scaled_dot_product_attention(q, k, v, attn_mask=self.log_mask().to(q.dtype)))
+            return self.merge(self.attend(*self.project(x)))
+        self.check_input(x)
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
+        if kernels.usable(qkv, len(self.grid), self.width // self.heads):
+            return self.proj(masked_attention(qkv, self.mask(), self.scale).flatten(2))
+        return self.merge(self.attend(*qkv.permute(2, 0, 3, 1, 4).unbind(0)))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self.norm == "softmax":
+            return dot_product_attention(q, k, v, self.log_mask().to(q.dtype), scale=self.scale)
         masked = self.scores(q, k) * self.mask().to(q.dtype)
-        return self.merge((masked @ v) / (frobenius(masked) + EPSILON).to(v.dtype))
+        return (masked @ v) / (frobenius(masked) + EPSILON).to(v.dtype)
 
 
 def frobenius(maps: Tensor) -> Tensor:

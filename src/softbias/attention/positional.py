@@ -21,9 +21,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import pad
 
 from softbias.attention.base import Attention, refuse_prefix
+from softbias.attention.fused import dot_product_attention
 from softbias.grid import Grid
 
 
@@ -154,7 +155,10 @@ class Positional(Attention):
         return (self.scores(q, k) + self.place_scores()).softmax(-1)
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.merge(self.attend(*self.project(x)))
+
+    def attend(self, *projected: Tensor) -> Tensor:
         if not self.content:
-            return self.merge(self.place(self.values(x)))
-        q, k, v = self.project(x)
-        return self.merge(scaled_dot_product_attention(q, k, v, attn_mask=self.place_scores().to(q.dtype)))
+            return self.place(projected[0])
+        q, k, v = projected
+        return dot_product_attention(q, k, v, self.place_scores().to(q.dtype), scale=self.scale)

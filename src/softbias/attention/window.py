@@ -19,9 +19,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import pad
 
 from softbias.attention.base import Attention
+from softbias.attention.fused import dot_product_attention
 from softbias.grid import Grid
 
 MODES = ("block", "shifted", "sliding")
@@ -126,13 +127,12 @@ class Window(Attention):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.project(x)
         first = self.grid.prefix
-        seen = scaled_dot_product_attention(
-            self.query_tiles(q[:, :, first:]), self.key_tiles(k), self.key_tiles(v), attn_mask=self.tile_mask
-        )
+        tiles = self.query_tiles(q[:, :, first:]), self.key_tiles(k), self.key_tiles(v)
+        seen = dot_product_attention(*tiles, self.tile_mask, scale=self.scale)
         patches = self.untile(seen)
         if not first:
             return self.merge(patches)
-        return self.merge(torch.cat([scaled_dot_product_attention(q[:, :, :first], k, v), patches], dim=2))
+        return self.merge(torch.cat([dot_product_attention(q[:, :, :first], k, v, scale=self.scale), patches], dim=2))
 
     # Heads are folded into the batch and tiles take their place, (B·H, T, …): four dimensions, as the fused kernels want
     # them, and one mask for all images and heads.

@@ -1,0 +1,55 @@
+"""Fused attention kernels in Triton, for what PyTorch's own attention cannot express.
+
+Each has a twin in plain PyTorch that computes the same; callers ask `usable` and take the twin where it says no. Modules
+named `*_program` hold the Triton code and are imported at the first launch, so that nothing here needs Triton to be installed.
+With TRITON_INTERPRET=1 they take CPU tensors, in Triton's interpreter, for tests.
+
+Shapes: B images, H heads, N tokens, D channels per head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+LONGEST = 256  # tokens: whole rows of the map are kept in registers
+WIDEST = 64  # channels per head
+HALF = (torch.bfloat16, torch.float16)
+
+_triton = find_spec("triton") is not None
+_enabled = True
+
+
+def available() -> bool:
+    """Whether Triton is installed."""
+    return _triton
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """Plain PyTorch everywhere inside, to compare with; a compiled model is compiled again."""
+    global _enabled
+    before, _enabled = _enabled, False
+    try:
+        yield
+    finally:
+        _enabled = before
+
+
+@torch.compiler.assume_constant_result
+def recent(index: int) -> bool:
+    """Ampere or later: bfloat16 in the matrix units, and enough shared memory for our tiles."""
+    return torch.version.hip is None and torch.cuda.get_device_capability(index) >= (8, 0)
+
+
+def usable(tensor: Tensor, tokens: int, channels: int) -> bool:
+    """Whether the kernels take a tensor of this kind with so many tokens and channels per head. In float32 they would need
+    three passes of the matrix units, or none; there PyTorch is as good, and obeys `torch.backends`. An exported program should
+    run without softbias, so it gets plain PyTorch."""
+    if not (_enabled and _triton and tensor.is_cuda) or torch.compiler.is_exporting():
+        return False
+    return tensor.dtype in HALF and tokens <= LONGEST and channels <= WIDEST and recent(tensor.device.index)

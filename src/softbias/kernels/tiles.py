@@ -1,0 +1,37 @@
+"""How a kernel cuts its work, and how it is started."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How a kernel cuts its work. Fixed and not tuned at run time: a tuner would measure inside the first step of every
+    process, and gains little on shapes as few as these; `softbias.bench.kernels` sweeps them."""
+
+    size: int  # of the dimension that is walked through
+    warps: int
+    stages: int
+    other: int = 0  # a second size, where a kernel has one
+
+    def for_tokens(self, tokens: int) -> Tiles:
+        """Warps are meant for 256 tokens; fewer tokens need fewer, but four is what Hopper's matrix units work with."""
+        return replace(self, warps=max(4, self.warps * block(tokens) // 256))
+
+
+def block(length: int) -> int:
+    """The tile that holds a dimension: a power of two, and at least the 16 of the matrix units."""
+    return max(16, 1 << (length - 1).bit_length())
+
+
+def launch(kernel: Any, grid: tuple[int, ...], device: torch.device, tiles: Tiles, *arguments: Any, **constants: Any) -> None:
+    """Start the programs; on CPU tensors in Triton's interpreter, which must have been chosen before Triton was imported."""
+    if device.type == "cpu" and type(kernel).__name__ != "InterpretedFunction":
+        raise ValueError("Triton kernels take CPU tensors only in its interpreter: set TRITON_INTERPRET=1 before the start")
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        kernel[grid](*arguments, **constants, num_warps=tiles.warps, num_stages=tiles.stages)

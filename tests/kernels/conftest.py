@@ -1,0 +1,8 @@
+"""Triton chooses between compiler and interpreter when it is imported, for good. So the tests in `interpreted` run in a process
+of their own, which `test_kernels.py` starts, and are not collected otherwise."""
+
+from __future__ import annotations
+
+import os
+
+collect_ignore = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["interpreted"]

@@ -1,0 +1,102 @@
+"""Triton's compiler needs no GPU. What the interpreter cannot show, it does: types of products, shared memory, registers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from softbias.kernels import available, distance, masked
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not available(), reason="Triton is not installed")]
+
+SHARED = 227 * 1024  # bytes that a program may have on Hopper
+TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
+
+
+@pytest.fixture
+def launches(monkeypatch) -> list:
+    """What would be started, with tensors on the meta device."""
+    made: list = []
+
+    def record(kernel, grid, device, tiles, *arguments, **constants) -> None:
+        made.append((kernel, tiles, arguments, constants))
+
+    monkeypatch.setattr(distance, "launch", record)
+    monkeypatch.setattr(masked, "launch", record)
+    return made
+
+
+def compile_for_hopper(kernel, tiles, arguments, constants):
+    """As a launch would specialize it: numbers and addresses divisible by 16, and ones."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature, fixed, hints = {}, dict(constants), {}
+    for place, name in enumerate(kernel.arg_names):
+        if name in constants:
+            signature[name] = "constexpr"
+            continue
+        value = arguments[place]
+        if isinstance(value, torch.Tensor):
+            signature[name], number = TYPES[value.dtype], value.storage_offset() * value.element_size()
+        elif isinstance(value, float):
+            signature[name], number = "fp32", 1
+        elif value == 1:
+            signature[name], fixed[name], number = "constexpr", 1, 1
+        else:
+            signature[name], number = "i32", value
+        if number % 16 == 0:
+            hints[place,] = [["tt.divisibility", 16]]
+    source = ASTSource(kernel, signature, fixed, hints)
+    options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+def stack_bytes(compiled, folder: Path) -> int:
+    """What did not find room in registers."""
+    import triton
+
+    file = folder / "kernel.cubin"
+    file.write_bytes(compiled.asm["cubin"])
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    usage = subprocess.run([tool, "--dump-resource-usage", file], capture_output=True, text=True, check=True).stdout
+    return int(re.search(r"STACK:(\d+)", usage)[1])
+
+
+def require_fit(launches: list, folder: Path) -> None:
+    assert launches
+    for launch in launches:
+        compiled = compile_for_hopper(*launch)
+        assert compiled.metadata.shared <= SHARED, launch
+        assert "wgmma" in compiled.asm["ptx"], launch
+        assert stack_bytes(compiled, folder) == 0, launch
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(*shape, dtype=dtype, device="meta")
+
+
+@pytest.mark.parametrize("shape", [(512, 256, 12, 43), (8, 197, 3, 64), (8, 64, 4, 48)], ids=str)
+def test_the_penalty_fits_into_registers_and_shared_memory(launches, tmp_path, shape) -> None:
+    images, tokens, heads, channels = shape
+    q, k, _ = empty(images, tokens, 3, heads, channels).permute(2, 0, 3, 1, 4).unbind(0)
+    penalty = empty(tokens, tokens, dtype=torch.float32)
+    distance.run(q, k, penalty, 0.1, gradient=False)
+    distance.run(q, k, penalty, 0.1, gradient=True)
+    distance.run(q, k, penalty, 0.1, gradient=True, weights=empty(images, dtype=torch.float32))
+    require_fit(launches, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(256, 197, 3, 64), (512, 65, 3, 64), (8, 256, 4, 48)], ids=str)
+def test_masked_attention_fits_into_registers_and_shared_memory(launches, tmp_path, shape, dtype) -> None:
+    images, tokens, heads, channels = shape
+    qkv, mask = empty(images, tokens, 3, heads, channels, dtype=dtype), empty(heads, tokens, tokens, dtype=dtype)
+    out, norms = masked.run_forward(qkv, mask, 0.1)
+    masked.run_backward(torch.empty_like(out), qkv, mask, out, norms, 0.1)
+    require_fit(launches, tmp_path)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from softbias import kernels
+from softbias.attention import Masked
+from softbias.grid import Grid
+
+HERE = Path(__file__).parent
+needs_triton = pytest.mark.skipif(not kernels.available(), reason="Triton is not installed")
+
+
+@needs_triton
+def test_kernels_agree_with_plain_pytorch_in_triton_s_interpreter() -> None:
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("this is the interpreter's process")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / "interpreted")]
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, cwd=HERE.parents[1], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+
+
+def test_cpu_tensors_are_left_to_pytorch_and_triton_is_not_even_imported() -> None:
+    code = (
+        "import sys, torch; from softbias.attention import Masked; from softbias.grid import Grid\n"
+        "Masked(16, 2, Grid(3, 3))(torch.randn(2, 9, 16)).sum().backward()\n"
+        "sys.exit('softbias.kernels.masked_program' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tokens", "channels", "expected"),
+    [
+        (torch.bfloat16, 197, 64, True),
+        (torch.float16, 256, 43, True),
+        (torch.float32, 197, 64, False),
+        (torch.bfloat16, 257, 64, False),
+        (torch.bfloat16, 197, 65, False),
+    ],
+)
+def test_kernels_are_used_for_half_precision_on_a_recent_card_within_their_sizes(
+    monkeypatch, dtype, tokens, channels, expected
+) -> None:
+    class OnACard:
+        is_cuda, device = True, torch.device("cuda", 0)
+
+    monkeypatch.setattr(kernels, "recent", lambda index: True)
+    monkeypatch.setattr(kernels, "_triton", True)
+    tensor = OnACard()
+    tensor.dtype = dtype
+    assert kernels.usable(tensor, tokens, channels) is expected
+    with kernels.disabled():
+        assert not kernels.usable(tensor, tokens, channels)
+    assert kernels.usable(tensor, tokens, channels) is expected
+
+
+@needs_triton
+def test_a_cpu_tensor_given_to_a_kernel_names_the_interpreter() -> None:
+    from softbias.kernels.masked import masked_attention
+
+    with pytest.raises(ValueError, match="set TRITON_INTERPRET=1"):
+        masked_attention(torch.zeros(1, 4, 3, 1, 16), torch.zeros(1, 4, 4), 1.0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_the_layer_with_its_kernel_equals_its_definition_on_the_card(dtype) -> None:
+    layer = Masked(192, 3, Grid(14, 14, prefix=1)).cuda()
+    x = torch.randn(4, 197, 192, device="cuda", requires_grad=True)
+    weights = torch.randn(4, 197, 192, device="cuda")
+    into = [x, *layer.parameters()]
+    with torch.autocast("cuda", dtype):
+        found = torch.autograd.grad((layer(x) * weights).sum(), into)
+    wanted = torch.autograd.grad((layer.by_definition(x) * weights).sum(), into)
+    for a, b in zip(found, wanted, strict=True):
+        assert (a - b).norm() < 0.02 * b.norm()
