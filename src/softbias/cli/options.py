@@ -64,8 +64,16 @@ class TrainingOptions:
         UseAppendAction,
         flag("NAME=VALUE", "An option of the model, such as patch_size=8; repeatable."),
     ] = ()
+    regularize: Annotated[
+        tuple[str, ...],
+        UseAppendAction,
+        flag("KIND:layer=N,…", "A loss on attention maps, such as distance:layer=2,weight=0.01; repeatable."),
+    ] = ()
     minutes: Annotated[float | None, flag("M", "Time for training: the schedule is fitted to it.")] = None
     keep: Annotated[str, flag("WHICH", "Checkpoints to keep: last, best, every=K; last,best if not given.")] = "last,best"
+    probe_every: Annotated[
+        int | None, flag("K", "Measure locality, gates and masks every K epochs, into probes/ of the run.")
+    ] = None
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], flag("auto|cpu|cuda|mps", "Where to train.")] = "auto"
     trackers: Annotated[
         str, flag("NAMES", "tensorboard, wandb, mlflow, separated by commas, or none; tensorboard if not given.")

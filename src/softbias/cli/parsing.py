@@ -118,7 +118,7 @@ def find_field(name: str) -> tuple[str, int]:
     plain = name.replace("-", "_")
     bare = plain.removeprefix("augmentation.")
     if plain in outer:
-        return plain, 2 if isinstance(outer[plain].default, tuple) else 1
+        return plain, 2 if isinstance(outer[plain].default, tuple) and outer[plain].default else 1
     if bare in inner:
         return f"augmentation.{bare}", 2 if isinstance(inner[bare].default, tuple) else 1
     nearest = difflib.get_close_matches(bare, [*outer, *inner], n=1, cutoff=0.5)

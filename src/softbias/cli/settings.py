@@ -32,10 +32,13 @@ class Wish:
     recipe: Recipe | None
     objective: str
     rotations: Literal["all", "one"] | None
+    regularize: tuple[str, ...] = ()
 
     def spec(self, model: str, options: dict[str, Any], recipe: Recipe) -> RunSpec:
         if self.objective == "rotation":
             recipe = dataclasses.replace(recipe, objective="rotation", rotations=self.rotations or recipe.rotations)
+        if self.regularize:
+            recipe = dataclasses.replace(recipe, regularize=self.regularize)
         return RunSpec(**self.settled, model=model, model_options=options, recipe=recipe)
 
 
@@ -66,6 +69,10 @@ def settle(options: TrainingOptions, command: str) -> Wish:
     if finetune == "probe" and not (source or pretrained or weights or (model or "").startswith("hf:")):
         raise ValueError("--finetune probe needs a model that has learned something: --from, --pretrained or --weights")
     recipe = find_recipe(options.recipe) if options.recipe else base.recipe if base else None
+    if options.regularize:
+        from softbias.regularizers import parse_requests
+
+        parse_requests(options.regularize)  # a mistake is said before the pictures are read
     rotations = options.rotations if isinstance(options, PretrainOptions) else None
     if command == "pretrain" and recipe is None:
         rotations = rotations or "all"
@@ -85,6 +92,7 @@ def settle(options: TrainingOptions, command: str) -> Wish:
         recipe=recipe,
         objective="rotation" if command == "pretrain" else recipe.objective if recipe else "supervised",
         rotations=rotations,
+        regularize=options.regularize,
     )
 
 
@@ -121,12 +129,12 @@ def complete(
         n_train, data.img_size, len(data.class_names), device, torch.get_num_threads(), objective=wish.objective
     )
     model, options = wish.model or choice.model, wish.model_options
-    if wish.model is None:
+    if wish.model is None or (wish.model == choice.model and wish.objective == "rotation" and not wish.settled["source"]):
         options = {**choice.model_options, **options}
     known = model == choice.model and options == dict(choice.model_options)  # so that its speed is, too
     recipe = wish.recipe or (choice.recipe if known or device != "cpu" else find_recipe(choice.recipe_name))
     spec = wish.spec(model, options, changed(recipe, given.changes, prog))
-    if wish.model is None:
+    if wish.model is None or (wish.objective == "rotation" and known and not wish.model_options):
         display.message(f"model {choice.reasons[0]}")
     if wish.recipe is None and spec.recipe.epochs == choice.recipe.epochs and not spec.recipe.steps:
         display.message(choice.reasons[1])

@@ -86,7 +86,7 @@ def train(spec: RunSpec, data: Dataset, display: Display, options: TrainingOptio
     try:
         run_fit(
             spec, path, resume=options.resume, data=data, display=display, keep=options.keep, minutes=options.minutes,
-            device=options.device, trackers=named, baseline=options.baseline,
+            device=options.device, trackers=named, baseline=options.baseline, probe_every=options.probe_every,
         )  # fmt: skip
     except StoppedError as stop:
         if first:

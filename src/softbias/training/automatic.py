@@ -32,6 +32,7 @@ GPU_PICTURES = 10_000_000  # to see in a training: 200 epochs of CIFAR-10
 MPS_PICTURES = 2_000_000  # the same on a laptop's GPU
 EPOCHS_ON_CPU, EPOCHS_ON_GPU = (1, 300), (30, 1000)
 FEW_TOKENS, MANY_TOKENS = 16, 64
+QUICK_ROTATION_LR = 1e-3
 GPU_PATCHES = ((16, 7), (8, 7), (4, 7), (2, 4))  # a patch, and how many a side must have: what the models choose from
 FEW_PICTURES = 20_000  # below that pretrained weights usually help
 LARGE_SET_SIDE = 64  # pixels on a CPU from FEW_PICTURES on: 300,000 decoded pictures are then 3.7 GB, and not 45
@@ -96,6 +97,9 @@ def on_cpu(n_train: int, img_size: tuple[int, int], cores: int, objective: str) 
     epochs = rounded(within(CPU_SECONDS * speed / (views * n_train), EPOCHS_ON_CPU))
     recipe = replace(preset, epochs=epochs, batch_size=min(preset.batch_size, 32 if n_train < 2000 else 64))
     why = f"recipe {name} with {count(epochs, 'epoch')}: what a few minutes allow"
+    if rotation:  # a rate for weeks of training learns nothing in minutes, and crops make the task hard for a nano model
+        recipe = replace(recipe, lr=QUICK_ROTATION_LR, augmentation=replace(recipe.augmentation, crop="none"))
+        why += f", with lr {QUICK_ROTATION_LR:g} and whole pictures instead of crops"
     return Choice(model, recipe, name, options, speed, (what, why))
 
 

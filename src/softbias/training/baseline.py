@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from softbias.training.scores import wilson
 MOST = 20_000  # training pictures; beyond that it takes too long to be worth it
 SIDE = 32  # pictures are averaged down to this
 STRENGTH = 0.03  # C of scikit-learn
+KNOWN: dict[tuple[int, bytes, bytes], tuple[weakref.ref[Any], dict[str, Any]]] = {}  # of this process: runs share their splits
 
 
 def pixel_features(images: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -33,13 +35,19 @@ def pixel_baseline(data: Dataset, train: NDArray[np.int64], test: NDArray[np.int
 
     if len(train) > MOST or len(train) * len(data.class_names) > 2_000_000:
         return None
+    key = id(data.images), train.tobytes(), test.tobytes()
+    known = KNOWN.get(key)
+    if known is not None and known[0]() is data.images:
+        return known[1]
     model = LogisticRegression(C=STRENGTH, max_iter=100)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a hundred iterations are close enough for a comparison
         model.fit(pixel_features(data.images[train]), data.labels[train])
     right = int((model.predict(pixel_features(data.images[test])) == data.labels[test]).sum())
-    return {
+    found = {
         "name": f"logistic regression on raw pixels (C={STRENGTH})",
         "accuracy": right / len(test),
         "accuracy_interval": list(wilson(right, len(test))),
     }
+    KNOWN[key] = weakref.ref(data.images), found
+    return found

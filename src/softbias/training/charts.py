@@ -28,12 +28,18 @@ PAPER_INK_RIGHT_WRONG = {
 
 
 def curves(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Charts of loss, accuracy and learning rate over the epochs."""
-    wanted = {
+    """Charts of loss, accuracy, learning rate and the terms of regularizers over the epochs."""
+    wanted: dict[str, dict[str, str]] = {
         "Loss": {"training": "loss", "validation": "val_loss"},
         "Accuracy": {"training": "accuracy", "validation": "val_accuracy"},
         "Learning rate": {"learning rate": "lr"},
     }
+    if any("task_loss" in row for row in rows):  # the terms of a regularized loss, each as it is before its weight
+        wanted["Task loss alone"] = {"term": "task_loss"}
+    for key in dict.fromkeys(key for row in rows for key in row if key.endswith("_active")):
+        name = key.removesuffix("_active")
+        wanted[f"{name} loss, unweighted"] = {"term": f"{name}_loss"}
+        wanted[f"Pictures with {name} loss > 0"] = {"share": key}
     made = []
     for title, lines in wanted.items():
         series = {
@@ -42,7 +48,7 @@ def curves(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         }
         series = {name: points for name, points in series.items() if points}
         if series:
-            made.append(chart(title, series, shares=title == "Accuracy"))
+            made.append(chart(title, series, shares=title == "Accuracy" or "share" in lines))
     return made
 
 

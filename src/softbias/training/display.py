@@ -22,6 +22,11 @@ def describe(row: dict[str, Any]) -> str:
     parts += [f"accuracy {row['accuracy']:.1%}"]
     if row.get("val_accuracy") is not None:
         parts += [f"validation {row['val_accuracy']:.1%}" + (" (best)" if row.get("best") else "")]
+    for name in (key.removesuffix("_active") for key in row if key.endswith("_active")):
+        parts += [
+            f"{name} {row[f'{name}_loss']:.3f}"
+            + (f" ({row[f'{name}_active']:.0%} active)" if row[f"{name}_active"] < 1 else "")
+        ]
     parts += [f"lr {row['lr']:.2e}", f"{row['images_per_second']:,.0f} images/s"]
     if row.get("skipped"):
         parts += [f"{row['skipped']} steps skipped (gradient not finite)"]

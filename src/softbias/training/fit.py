@@ -18,9 +18,10 @@ from softbias.inspection import unwrap
 from softbias.models.storage import load
 from softbias.training import checkpoint
 from softbias.training.display import Display, Quiet
-from softbias.training.loop import train
+from softbias.training.loop import Plan, train
+from softbias.training.maps import AFTER, BEFORE, record_maps
 from softbias.training.outcome import finish, load_selected, write_split
-from softbias.training.preparing import accelerate_for, make_plan, split_up
+from softbias.training.preparing import Split, accelerate_for, make_plan, split_up
 from softbias.training.recipe import Recipe, find_recipe
 from softbias.training.run import RunDirectory, RunSpec
 
@@ -46,8 +47,12 @@ def run_fit(
     device: str = "auto",
     trackers: tuple[str, ...] = ("tensorboard",),
     baseline: bool = True,
+    probe_every: int | None = None,
 ) -> Result:
-    """Train the run that the spec defines, into a directory; `data` spares reading the set again."""
+    """Train the run that the spec defines, into a directory; `data` spares reading the set again.
+
+    probe_every   measure locality, gates and masks every so many epochs, into probes/*.jsonl of the run
+    """
     display = display or Quiet()
     accelerator = accelerate_for(spec.recipe, device)
     directory = RunDirectory(Path(out) if out else Path("runs") / spec.title)
@@ -71,11 +76,17 @@ def run_fit(
         if accelerator.is_main_process:
             directory.begin(spec)
         on_epoch = start_trackers(accelerator, directory, trackers)
+        if probe_every is not None:
+            on_epoch = start_probes(plan, data, split, directory, probe_every, on_epoch)
+        if spec.recipe.regularize and accelerator.is_main_process and not (directory.path / BEFORE).is_file():
+            record_maps(plan, data, split, directory.path / BEFORE)
         started = time.perf_counter()
         state = train(plan, display, minutes=minutes, on_epoch=on_epoch)
         accelerator.wait_for_everyone()
         accelerator.end_training()
         load_selected(plan, state)
+        if spec.recipe.regularize and accelerator.is_main_process:
+            record_maps(plan, data, split, directory.path / AFTER)
         summary = finish(spec, data, split, plan, state, directory, started, baseline)
         return Result(directory.path, summary, unwrap(plan.model).eval())
     except ValueError:  # settings that cannot be trained do not occupy the folder
@@ -84,6 +95,22 @@ def run_fit(
         raise
     finally:
         directory.close()
+
+
+def start_probes(plan: Plan, data: Dataset, split: Split, directory: RunDirectory, every: int, then: Any) -> Any:
+    """Probes beside the trackers; returns what to call with every epoch's row."""
+    from softbias.probes.live import LiveProbes
+
+    live = LiveProbes(plan, data, split, directory, every)
+    if not checkpoint.listed(directory.checkpoints):
+        live.start()
+
+    def both(row: dict[str, Any]) -> None:
+        live(row)
+        if then is not None:
+            then(row)
+
+    return both
 
 
 def start_trackers(accelerator: Accelerator, directory: RunDirectory, trackers: tuple[str, ...]) -> Any:

@@ -24,6 +24,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from softbias.regularizers import Regularized, attached, parse_requests
 from softbias.training import checkpoint
 from softbias.training.batches import Batches, Pixels
 from softbias.training.display import Display
@@ -31,7 +32,7 @@ from softbias.training.optim import Average, build_optimizer
 from softbias.training.recipe import Recipe
 from softbias.training.schedule import learning_rate
 from softbias.training.state import State
-from softbias.training.step import PlainStep, RecordedStep, can_be_recorded
+from softbias.training.step import PlainStep, RecordedStep, can_be_recorded, step_names
 from softbias.training.validation import validate
 
 LOOK_EVERY = 50  # steps between two looks at the loss, each of which waits for the device
@@ -71,6 +72,16 @@ class Plan:
     def recipe(self) -> Recipe:
         return self.batches.recipe
 
+    @property
+    def regularizers(self) -> dict[str, float]:
+        """Names and weights of what the recipe regularizes."""
+        return {name: request.weight for name, request in parse_requests(self.recipe.regularize).items()}
+
+    def regularized(self, model: nn.Module) -> nn.Module:
+        """The model as a step calls it: with regularizers where the recipe has any."""
+        requests = parse_requests(self.recipe.regularize)
+        return Regularized(model, requests, self.batches.pixels.size) if requests else model
+
 
 def train(
     plan: Plan, display: Display, *, minutes: float | None = None, on_epoch: Callable[[dict[str, Any]], None] | None = None
@@ -78,10 +89,13 @@ def train(
     """Train to the end and return the state; with checkpoints there, continue from the last one."""
     accelerator, recipe, batches = plan.accelerator, plan.recipe, plan.batches
     model = plan.model
-    recorded = can_be_recorded(accelerator, batches)
+    regularized = plan.regularized(model)
+    recorded = can_be_recorded(accelerator, batches, regularized)
     optimizer = build_optimizer(model, recipe, recorded=recorded)
     average = Average(model, recipe.ema) if recipe.ema else None
-    sums = torch.zeros(4, device=accelerator.device, dtype=torch.float64 if accelerator.device.type != "mps" else torch.float32)
+    names = step_names(plan.regularizers)
+    exact = torch.float64 if accelerator.device.type != "mps" else torch.float32
+    sums = torch.zeros(len(names), device=accelerator.device, dtype=exact)
     state = State(model, optimizer, average, sums, batches.total_steps, scaler=getattr(accelerator, "scaler", None))
     continued = state.restore(plan.folder) if plan.folder else None
     if continued is None and minutes:
@@ -91,12 +105,12 @@ def train(
         for name in continued:
             display.message(f"the checkpoint {name} is damaged and was passed over")
     cut_back(plan.metrics, state.step)
-    run = compiled(model, plan, state.total_steps)
+    run = compiled(regularized, plan, state.total_steps)
     if recorded:
-        take_step: PlainStep = RecordedStep(accelerator, run, optimizer, batches, plan.class_weights)
+        take_step: PlainStep = RecordedStep(accelerator, run, optimizer, batches, plan.class_weights, plan.regularizers)
     else:
         run, prepared = accelerator.prepare(run, optimizer)
-        take_step = PlainStep(accelerator, run, prepared, batches, plan.class_weights)
+        take_step = PlainStep(accelerator, run, prepared, batches, plan.class_weights, plan.regularizers)
     display.message(
         f"{state.total_steps:,} steps of {batches.batch_size} pictures on {accelerator.device.type}, {take_step.name}"
     )
@@ -107,7 +121,7 @@ def train(
     set_mode(plan)
     display.start(state.step, state.total_steps)
     order, epoch_started, epoch_samples, saved = None, time.perf_counter(), 0, time.perf_counter()
-    with stop_signals() as stopping:
+    with stop_signals() as stopping, attached(regularized):
         while state.step < state.total_steps:
             started = time.perf_counter()
             epoch = state.step // batches.steps_per_epoch
@@ -118,7 +132,7 @@ def train(
             if stochastic:  # dropout and drop path are functions of the step, too
                 torch.manual_seed((batches.seed * 1_000_003 + state.step) * 4096 + batches.rank)
 
-            seen = take_step(*batches.at(state.step, order), when, lr)  # loss, share right, 1, 0; or 0, 0, 0, 1 if skipped
+            seen = take_step(*batches.at(state.step, order), when, lr)  # what `names` names
             state.step += 1
             if average:
                 average.update(state.step)
@@ -128,10 +142,10 @@ def train(
             end_of_epoch = state.step % batches.steps_per_epoch == 0 or state.step == state.total_steps
             if state.step % LOOK_EVERY == 0 or end_of_epoch:
                 speed = epoch_samples / (time.perf_counter() - epoch_started)
-                loss, _, taken, _ = seen.tolist()
+                now = dict(zip(names, seen.tolist(), strict=True))
                 if not recorded:
-                    refuse_nonsense(loss if taken else math.nan, state.step, lr)
-                display.step(state.step, {"loss": loss, "images_per_second": speed})
+                    refuse_nonsense(now["loss"] if now["taken"] else math.nan, state.step, lr)
+                display.step(state.step, {"loss": now["loss"], "images_per_second": speed})
             state.seconds += time.perf_counter() - started  # after a look, which waits for the device
             if end_of_epoch:
                 row = end_epoch(plan, state, epoch + 1, epochs, evaluate_every, lr, epoch_samples, epoch_started)
@@ -168,11 +182,12 @@ def end_epoch(
     accelerator = plan.accelerator
     seconds = time.perf_counter() - started
     sums = accelerator.reduce(state.sums, "mean").tolist()
+    means = dict(zip(step_names(plan.regularizers), sums, strict=True))
     state.sums.zero_()
     row: dict[str, Any] = {"event": "epoch", "step": state.step, "epoch": epoch, "epochs": epochs}
-    taken, skipped = sums[2], round(sums[3])
+    taken, skipped = means.pop("taken"), round(means.pop("skipped"))
     refuse_nonsense(math.nan if skipped > MOST_SKIPPED * (taken + skipped) else 0.0, state.step, lr)
-    row |= {"loss": sums[0] / taken, "accuracy": sums[1] / taken, "lr": lr, "skipped": skipped}
+    row |= {name: total / taken for name, total in means.items()} | {"lr": lr, "skipped": skipped}
     row |= {"seconds": round(state.seconds, 3), "images_per_second": samples / seconds}
     if accelerator.device.type == "cuda":
         row["memory"] = torch.cuda.max_memory_allocated()
@@ -227,24 +242,32 @@ def compiled(model: nn.Module, plan: Plan, total_steps: int) -> nn.Module:
     return torch.compile(model)  # type: ignore[return-value]
 
 
-def steps_within(plan: Plan, minutes: float, rehearsal: int = 12) -> int:
-    """How many steps the time allows, from a rehearsal on a copy, so that the schedule can end in time."""
+def steps_within(plan: Plan, minutes: float) -> int:
+    """How many steps the time allows, from a rehearsal, so that the schedule can end in time."""
+    return max(1, min(plan.batches.total_steps, int(0.9 * 60 * minutes / seconds_per_step(plan))))
+
+
+def seconds_per_step(plan: Plan, rehearsal: int = 12, most: float = math.inf) -> float:
+    """What a step takes, from a few on a copy of the model; no more of them than fit into `most` seconds."""
     batches = plan.batches
-    recorded = can_be_recorded(plan.accelerator, batches)
     model = copy.deepcopy(plan.model)
+    regularized = plan.regularized(model)
+    recorded = can_be_recorded(plan.accelerator, batches, regularized)
     optimizer = build_optimizer(model, plan.recipe, recorded=recorded)
     kind = RecordedStep if recorded else PlainStep
-    rehearse = kind(plan.accelerator, model, optimizer, batches, plan.class_weights)
+    rehearse = kind(plan.accelerator, regularized, optimizer, batches, plan.class_weights, plan.regularizers)
     order, epoch = batches.order(0), torch.tensor(0, device=plan.accelerator.device)
     seconds = []
     for step in range(min(rehearsal, batches.steps_per_epoch)):
         started = time.perf_counter()
-        rehearse(*batches.at(step, order), epoch, plan.recipe.warmup_lr)
+        with attached(regularized):
+            rehearse(*batches.at(step, order), epoch, plan.recipe.warmup_lr)
         if plan.accelerator.device.type == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)
-    usual = sorted(seconds)[len(seconds) // 3]  # the first ones only warm up
-    return max(1, min(batches.total_steps, int(0.9 * 60 * minutes / usual)))
+        if sum(seconds) > most:
+            break
+    return sorted(seconds)[len(seconds) // 3]  # the first ones only warm up
 
 
 def keeps(plan: Plan, epoch: int) -> bool:

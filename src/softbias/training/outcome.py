@@ -17,6 +17,7 @@ from softbias.data.dataset import Dataset
 from softbias.data.listing import Listing
 from softbias.data.splits import write_manifest
 from softbias.inspection import unwrap
+from softbias.models.cost import count_macs
 from softbias.models.storage import save
 from softbias.training import checkpoint
 from softbias.training.batches import Pixels
@@ -65,6 +66,7 @@ def finish(
         "fraction": spec.fraction,
         "objective": spec.recipe.objective,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "macs": count_macs(model, 3, *data.img_size),
         "pictures": {"train": len(split.train), "val": 0 if split.val is None else len(split.val)},
         "img_size": list(data.img_size),
         "steps": state.step,
@@ -75,6 +77,7 @@ def finish(
         "best_epoch": state.best.epoch or None,
         "validation_accuracy": state.best.accuracy if state.best.epoch else None,
         "class_weights": plan.class_weights is not None,
+        "regularize": list(spec.recipe.regularize),
         "notes": [*data.notes, *split.notes],
     }
     summary["peak_memory"] = peak_memory(accelerator.device.type)
@@ -95,6 +98,10 @@ def finish(
             from softbias.training.baseline import pixel_baseline
 
             summary["baseline"] = pixel_baseline(data, split.train, split.test)
+        if baseline and plan.frozen:
+            from softbias.training.linear_probe import linear_probes
+
+            summary["probes"] = linear_probes(model, data, split.train, split.test, batches.mean, batches.std, seed=spec.seed)
     preprocessing = {
         "mean": batches.mean,
         "std": batches.std,
@@ -112,6 +119,11 @@ def peak_memory(device: str) -> int:
     """Bytes: of the GPU, or of the whole process on a CPU."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
+    status = Path("/proc/self/status")
+    if status.is_file():  # where it can be set back between two runs of one process, see study.worker
+        lines = (line.split() for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        for _, kilobytes, *_ in lines:
+            return 1024 * int(kilobytes)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else 1024 * most
 

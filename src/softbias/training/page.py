@@ -58,6 +58,7 @@ def write_page(run_path: str | Path, data: Dataset | None = None) -> Path:
         classes=worst_first((summary.get("test") or {}).get("classes", [])),
         confusion=confusion_section(run.path, summary["test"]["confusion"], names) if names else None,
         reliability=None if predictions is None else reliability(predictions.probabilities, predictions.labels),
+        maps=maps_section(run.path),
         galleries=[] if predictions is None else galleries(predictions, names, data),
         model_path=str(run.model),
     )
@@ -86,6 +87,17 @@ def confusion_section(folder: Path, counts: list[list[int]], names: list[str]) -
     return {**uris, "width": width, "height": height, "pairs": confusions(matrix, names)}
 
 
+def maps_section(folder: Path) -> list[dict[str, Any]]:
+    """The pictures of the regularized layers, in both themes; none for a run without regularizers."""
+    from softbias.training.maps import draw_maps, recorded
+
+    made = []
+    for name, layer in recorded(folder):
+        pictures = {theme: data_uri(draw_maps(folder, name, layer, theme)) for theme in PAPER_INK_RIGHT_WRONG}
+        made.append({"name": name, "layer": layer, "style": name.startswith("style"), **pictures})
+    return made
+
+
 def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What was trained, on what, for how long, with what."""
     counts = {split: n for split, n in summary["pictures"].items() if n}
@@ -99,6 +111,7 @@ def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tu
         ("Data", f"{summary['data']}{part}"),
         ("Pictures", f"{', '.join(f'{n:,} {split}' for split, n in counts.items())}; {size} pixels"),
         ("Objective", f"{summary['objective']}{weighted}"),
+        *([("Regularizers", ", ".join(summary["regularize"]))] if summary.get("regularize") else []),
         ("Seed", str(summary["seed"])),
         ("Training", f"{summary['steps']:,} steps, {summary['epochs']:.4g} epochs in {duration(summary['seconds'])}"),
         ("Speed", f"{summary['images_per_second']:,.0f} images/s"),

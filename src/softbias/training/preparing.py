@@ -18,6 +18,8 @@ from softbias.models import create_model
 from softbias.models.resize import resize
 from softbias.models.storage import load
 from softbias.models.weights import head_names, load_weights, read_state_dict
+from softbias.regularizers import parse_requests
+from softbias.regularizers.attaching import find_sites
 from softbias.training import checkpoint
 from softbias.training.batches import Batches, Pixels, channel_statistics
 from softbias.training.loop import Plan
@@ -63,10 +65,15 @@ def make_plan(
     rotation = spec.recipe.objective == "rotation"
     classes = 4 if rotation else len(data.class_names)
     torch.manual_seed(spec.seed)
-    model = build_model(spec, classes, data.img_size)
+    model = build_model(spec, classes, data.img_size, directory.source(spec))
     frozen = spec.finetune == "probe"
+    requests = parse_requests(spec.recipe.regularize)
     if frozen:
+        if requests:
+            raise ValueError(f"--finetune probe trains the head alone, so {spec.recipe.regularize[0]} would change nothing")
         freeze_backbone(model)
+    if requests:
+        find_sites(model, requests, data.img_size)  # refuses layers without a map
     mean, std = channel_statistics(data, split.train)
     batches = Batches(
         Pixels(data, split.train, device), spec.recipe, spec.seed, classes, mean, std,
@@ -80,10 +87,10 @@ def make_plan(
     )  # fmt: skip
 
 
-def build_model(spec: RunSpec, classes: int, img_size: tuple[int, int]) -> nn.Module:
-    """A fresh model, one with given weights, or the model of another run with a new head."""
-    if spec.source:
-        model: Any = load(Path(spec.source) / "model" if (Path(spec.source) / "model").is_dir() else spec.source)
+def build_model(spec: RunSpec, classes: int, img_size: tuple[int, int], source: Path | None = None) -> nn.Module:
+    """A fresh model, one with given weights, or the model of another run (`source`, its folder) with a new head."""
+    if source:
+        model: Any = load(source / "model" if (source / "model").is_dir() else source)
         if getattr(model, "spec", None) is not None and model.spec.img_size != img_size:
             model = resize(model, img_size)
         model.reset_classifier(classes)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+PROBED = "logistic regression on frozen features, without augmentation"
 MOST_ROWS = 20  # of the table of classes; all of them are in summary.json and on the page
 
 FILES = {"page": "report.html", "confusion": "confusion.png", "model": "model", "scores": "summary.json"}
@@ -117,6 +118,8 @@ def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if baseline:
         remark = f"{interval(baseline['accuracy_interval'])}, {baseline['name']}"
         rows += [("Baseline", percent(baseline["accuracy"]), remark)]
+    for row in summary.get("probes") or ():
+        rows += [(f"Probe, {row['backbone']}", percent(row["accuracy"]), f"{interval(row['accuracy_interval'])}, {PROBED}")]
     if test.get("top5") is not None:
         rows += [("Top-5", percent(test["top5"]), "")]
     rows += [("Balanced accuracy", percent(test["balanced_accuracy"]), "mean recall of the classes")]

@@ -17,7 +17,7 @@ from softbias.errors import unknown_name
 
 @dataclass(frozen=True)
 class Recipe:
-    """Objective, optimizer, schedule and augmentation.
+    """Objective, optimizer, schedule, regularizers and augmentation.
 
     epochs, steps      how long; steps, where given, wins. A last incomplete batch of an epoch is left out
     lr, lr_per         the learning rate; with lr_per it is lr · batch_size / lr_per
@@ -32,6 +32,7 @@ class Recipe:
     patience           epochs without a better one before training stops; None: never
     precision          "auto": bf16 on a GPU that has it, otherwise fp32
     compile            "auto": on a GPU, for runs long enough to pay for it
+    regularize         losses on attention maps, such as "distance:layer=2,weight=0.01" (see `softbias.regularizers`)
     """
 
     objective: Literal["supervised", "rotation"] = "supervised"
@@ -59,6 +60,7 @@ class Recipe:
     patience: int | None = None
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
+    regularize: tuple[str, ...] = ()
     augmentation: Augmentation = field(default_factory=Augmentation)
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ report.html           one page about the run
 from __future__ import annotations
 
 import dataclasses
+import errno
 import fcntl
 import hashlib
 import json
@@ -22,6 +23,7 @@ import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -31,6 +33,7 @@ from softbias._version import __version__
 from softbias.training.recipe import Recipe
 
 CONFIG_FORMAT = 1
+BESIDE = "run:"  # a source that is named by its run's id, and lies beside the run that starts from it
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ class RunSpec:
     data_options    img_size, fit, group_by, skip_broken, … as the reader was asked
     fraction        percent of the training pictures, nested and stratified
     model_options   overrides of the model's spec
-    source          the run whose model is fine-tuned (its folder), with `finetune` "probe" (head only) or "full"
+    source          the run whose model is fine-tuned, with `finetune` "probe" (head only) or "full": its folder, or
+                    "run:<id>" for one in the same store, so that the id of this run does not depend on where they lie
     """
 
     data: str
@@ -55,6 +59,9 @@ class RunSpec:
     weights: str | None = None
     source: str | None = None
     finetune: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fraction", float(self.fraction))  # 10 and 10.0 are the same run
 
     def to_dict(self) -> dict[str, Any]:
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -74,12 +81,16 @@ class RunSpec:
         plain = checked_fields(RunSpec, plain)
         return RunSpec(**{**plain, "recipe": Recipe.from_dict(plain.get("recipe", {}))})
 
-    @property
+    @cached_property
     def id(self) -> str:
-        """A hash of what defines the run; where the files of a named set lie does not."""
+        """A hash of what defines the run; where the files of a named set lie does not.
+
+        Only what differs from the defaults is hashed, so a field that softbias learns later leaves the ids of stored runs
+        as they are. A default must therefore never change.
+        """
         plain = self.to_dict()
         plain["data_options"].pop("data_dir", None)
-        text = json.dumps(plain, sort_keys=True, default=str)
+        text = json.dumps(telling(plain, RunSpec("", "", Recipe()).to_dict()), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     @property
@@ -120,6 +131,18 @@ class RunDirectory:
     def finished(self) -> bool:
         return self.summary.is_file()
 
+    def source(self, spec: RunSpec) -> Path | None:
+        """The folder of the model that the run starts from."""
+        if spec.source is None or not spec.source.startswith(BESIDE):
+            return None if spec.source is None else Path(spec.source)
+        name = spec.source.removeprefix(BESIDE)
+        found = [path for path in self.path.parent.glob(f"*-{name}") if RunDirectory(path).finished]
+        if not found:
+            raise ValueError(
+                f"the run starts from {spec.source}, but no finished run {name} lies beside it in {self.path.parent}"
+            )
+        return found[0]
+
     def read_summary(self) -> dict[str, Any]:
         return json.loads(self.summary.read_text(encoding="utf-8"))
 
@@ -136,8 +159,14 @@ class RunDirectory:
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):  # a file system without locks; a study has claims
+                return self.check(spec, resume=resume)
             self.close()
             raise ValueError(f"another process is training in {self.path}; choose another --out") from error
+        self.check(spec, resume=resume)
+
+    def check(self, spec: RunSpec, *, resume: bool) -> None:
+        """Refuse a directory that holds another run."""
         if self.config.is_file():
             if not resume:
                 state = "a finished run" if self.finished else "a run that was stopped"
@@ -181,6 +210,23 @@ def read_config(path: Path) -> RunSpec:
     if not isinstance(plain, dict):
         raise ValueError(f"the config {path} must hold settings by name")
     return RunSpec.from_dict(plain)
+
+
+def telling(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the settings those that differ from the usual ones.
+
+    >>> telling({"lr": 0.1, "epochs": 8, "augmentation": {"flip": 0.5, "zoom": 1}}, {"epochs": 8.0, "augmentation": {"zoom": 1}})
+    {'lr': 0.1, 'augmentation': {'flip': 0.5}}
+    """
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        before = usual.get(name, ...)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            inner = telling(value, before)
+            found |= {name: inner} if inner else {}
+        elif value != before:
+            found[name] = value
+    return found
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -7,6 +7,7 @@ that changes between steps is copied into fixed tensors first: which pictures, t
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -21,6 +22,16 @@ from softbias.training.optim import trainable
 PLAIN_STEPS = 3  # before recording: they allocate, compile and choose kernels
 
 
+def step_names(regularizers: Iterable[str]) -> tuple[str, ...]:
+    """What a step returns, in order; losses of regularizers are without their weight.
+
+    >>> step_names(["distance"])
+    ('loss', 'accuracy', 'taken', 'skipped', 'task_loss', 'distance_loss', 'distance_active')
+    """
+    more = [name for each in regularizers for name in (f"{each}_loss", f"{each}_active")]
+    return ("loss", "accuracy", "taken", "skipped", *(["task_loss", *more] if more else []))
+
+
 class PlainStep:
     """A step as everybody would write it."""
 
@@ -33,14 +44,17 @@ class PlainStep:
         optimizer: Any,
         batches: Batches,
         class_weights: Tensor | None,
+        regularizers: Mapping[str, float] | None = None,
     ) -> None:
         self.accelerator, self.model, self.optimizer = accelerator, model, optimizer
+        self.regularizers = dict(regularizers or {})  # name -> weight; with any the model returns (logits, values)
+        self.names = step_names(self.regularizers)
         self.batches, self.recipe, self.class_weights = batches, batches.recipe, class_weights
         self.parameters = list(trainable(model))
         self.guarded = False
 
     def __call__(self, index: Tensor, view: Tensor, epoch: Tensor, lr: float) -> Tensor:
-        """Loss, share that was right, 1 and 0; or 0, 0, 0 and 1 for a step that was skipped.  # (4,)"""
+        """What `names` names, "taken" 1 and "skipped" 0; or all 0 and "skipped" 1 for a step that was skipped."""
         self.set_lr(lr)
         self.optimizer.zero_grad(set_to_none=True)
         return self.work(index, view, epoch)
@@ -53,29 +67,41 @@ class PlainStep:
                 group["lr"] = lr
 
     def work(self, index: Tensor, view: Tensor, epoch: Tensor) -> Tensor:
-        loss, right = self.gradients(self.batches.load(index, view, epoch))
+        loss, right, *more = self.gradients(self.batches.load(index, view, epoch))
         norm = self.accelerator.clip_grad_norm_(self.parameters, self.recipe.clip or float("inf"))
         finite = loss.isfinite() if norm is None else loss.isfinite() & norm.isfinite()
         if self.guarded:  # fused optimizers leave everything as it is where this is one
             self.optimizer.found_inf = (~finite).float()
         self.optimizer.step()
         one = torch.ones_like(loss)
-        fine, skipped = torch.stack([loss, right, one, one * 0]), torch.stack([one * 0, one * 0, one * 0, one])
+        fine, skipped = torch.stack([loss, right, one, one * 0, *more]), one.new_zeros(len(self.names))
+        skipped[self.names.index("skipped")] = 1
         return torch.where(finite, fine, skipped)
 
-    def gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Gradients of the mean loss over the batch, in `accumulate` parts."""
-        losses, rights = [], []
+    def gradients(self, batch: Batch) -> list[Tensor]:
+        """Gradients of the mean loss over the batch, in `accumulate` parts; the means of what `names` names."""
+        seen = []
         parts = self.recipe.accumulate
         for number, (images, targets) in enumerate(zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True)):
             last = number == parts - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model), self.accelerator.autocast():
-                logits = self.model(images)
-                loss = cross_entropy(logits.float(), targets, weight=self.class_weights, label_smoothing=self.recipe.smoothing)
+                logits, *values = self.model(images) if self.regularizers else [self.model(images)]
+                task = cross_entropy(logits.float(), targets, weight=self.class_weights, label_smoothing=self.recipe.smoothing)
+                loss, more = self.regularized(task, *values)
             self.accelerator.backward(loss / parts)
-            losses.append(loss.detach())
-            rights.append((logits.detach().argmax(-1) == targets.argmax(-1)).float().mean())
-        return torch.stack(losses).mean(), torch.stack(rights).mean()
+            right = (logits.detach().argmax(-1) == targets.argmax(-1)).float().mean()
+            seen.append([loss.detach(), right, *more])
+        return [torch.stack(each).mean() for each in zip(*seen, strict=True)]
+
+    def regularized(self, task: Tensor, values: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+        """The loss with its regularizers, and what is logged of them.  # (), (regularizers, B)"""
+        if values is None:
+            return task, []
+        loss, means = task, values.float().mean(1)
+        for mean, weight in zip(means, self.regularizers.values(), strict=True):
+            loss = loss + weight * mean if weight else loss
+        active = (values.detach() != 0).float().mean(1)
+        return loss, [task.detach(), *torch.stack([means.detach(), active], 1).flatten()]
 
 
 class RecordedStep(PlainStep):
@@ -113,11 +139,12 @@ class RecordedStep(PlainStep):
             self.outputs = self.work(*self.inputs)
 
 
-def can_be_recorded(accelerator: Accelerator, batches: Batches) -> bool:
-    """One process, one NVIDIA GPU, pictures that live on it, and no loss scaling, which asks the host."""
+def can_be_recorded(accelerator: Accelerator, batches: Batches, model: nn.Module | None = None) -> bool:
+    """One process, one NVIDIA GPU, pictures that live on it, and no loss scaling or regularizer that asks the host."""
     return (
         accelerator.device.type == "cuda"
         and accelerator.num_processes == 1
         and accelerator.scaler is None
         and batches.pixels.resident is not None
+        and getattr(model, "recordable", True)
     )

@@ -1,0 +1,102 @@
+"""What every regularizer shares: an attention map in, one value per image out.
+
+    value = reduce(l),    l = Σ_nm A_nm W_nm     A (P, P): the head-averaged map of patches, W: what the regularizer asks for
+
+    reduction="sum"        l itself: the documents' formula
+    reduction="log"        log(1 + max(l, 0)): the default, because the weight of .01 belongs to a logarithm
+    reduction="released"   log(max(Σ_batch l, 1)): the documents' code, where every image of a batch has the same value
+
+max(l, 0) is a floor: below it value and gradient are zero. So the share of images with a value other than zero (`active`) is
+logged for every regularizer: a dead loss must be seen.
+
+Prefix tokens (a class token) have no place: their rows and columns are dropped, and what is left is not renormalized.
+
+Shapes: B images, H heads, N tokens of which P are patches.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from softbias.grid import Grid
+
+REDUCTIONS = ("sum", "log", "released")
+MAPS = ("plain", "minmax")
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, but {name}={value!r}")
+
+
+def head_average(attention: Tensor, grid: Grid) -> Tensor:
+    """The map between patches, averaged over the heads.  # (B, H, N, N) or (B, N, N) -> (B, P, P)"""
+    averaged = attention.mean(1) if attention.ndim == 4 else attention
+    if averaged.ndim != 3:
+        raise ValueError(f"attention must have shape (B, H, N, N) or (B, N, N), but has {tuple(attention.shape)}")
+    return grid.patches_only(averaged).to(torch.promote_types(averaged.dtype, torch.float32))
+
+
+def minmax(maps: Tensor) -> Tensor:
+    """Every map stretched to [0, 1]; one without any range becomes zero.  # (B, P, P) -> (B, P, P)"""
+    low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
+    span = high - low
+    return (maps - low) / span.where(span > 0, 1)  # with no range the numerator is zero
+
+
+def reduce(totals: Tensor, reduction: str) -> Tensor:
+    """From l to the value of each image.  # (B,) -> (B,)"""
+    check_choice("reduction", reduction, REDUCTIONS)
+    if reduction == "sum":
+        return totals
+    if reduction == "log":
+        return totals.clamp_min(0).log1p()
+    return totals.sum().clamp_min(1).log().expand_as(totals)
+
+
+def settle_maps(maps: str | None, reduction: str) -> str:
+    """Plain maps unless asked otherwise; the documents' code stretches them."""
+    chosen = maps or ("minmax" if reduction == "released" else "plain")
+    check_choice("maps", chosen, MAPS)
+    return chosen
+
+
+class Regularizer(nn.Module):
+    """A loss on the attention map of one layer, with its options; `regularizer(attention, images)` gives a value per image.
+
+    That is the definition, which works for every map. A subclass may also say how to do without the map, which
+    `softbias.regularizers.attaching` uses where the mechanism allows it; all forms must agree:
+
+        pairs      W is one matrix for all images, and l needs nothing but Σ A ⊙ W (`distance`)
+        factors    W = left · rightᵀ with a few columns, so that l = Σ left ⊙ (A · right) (`style`)
+    """
+
+    pairs: Tensor | None
+    """W over all tokens, zero for prefix tokens, where it is the same for all images.  # (N, N)"""
+
+    def __init__(self, grid: Grid, *, reduction: str = "log", maps: str | None = None) -> None:
+        super().__init__()
+        check_choice("reduction", reduction, REDUCTIONS)
+        self.grid, self.reduction, self.maps = grid, reduction, settle_maps(maps, reduction)
+        self.register_buffer("pairs", None, persistent=False)
+
+    def forward(self, attention: Tensor, images: Tensor) -> Tensor:
+        """# (B, H, N, N), (B, C, height, width) -> (B,)"""
+        raise NotImplementedError
+
+    def wanted(self, images: Tensor) -> Tensor:
+        """W between patches (or regions), for pictures of it.  # (B, C, height, width) -> (B, P, P)"""
+        raise NotImplementedError
+
+    def reduce(self, totals: Tensor) -> Tensor:
+        return reduce(totals, self.reduction)
+
+    @property
+    def needs_map(self) -> bool:
+        """Whether only the definition will do, as for maps that are stretched."""
+        return self.maps != "plain"
+
+    def factors(self, images: Tensor) -> tuple[Tensor, Tensor] | None:
+        """left and right, where W is their product; no gradient.  # (B, C, height, width) -> 2 × (B, N, columns)"""
+        return None
