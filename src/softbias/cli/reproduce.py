@@ -1,0 +1,99 @@
+"""`softbias reproduce`: the papers' tables, as named studies."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from softbias.cli.parsing import flag
+from softbias.cli.study_options import ExecutionOptions, run
+
+if TYPE_CHECKING:
+    from softbias.study.catalogue import NamedStudy
+
+
+@dataclass(frozen=True)
+class ReproduceOptions(ExecutionOptions):
+    name: Annotated[str, Positional, flag("NAME", "A study of --list.")] = ""
+    list_studies: Annotated[
+        bool, arg(name="list", help="List the studies, or with a name say all about one, and stop.", help_behavior_hint="")
+    ] = False
+    scale: Annotated[
+        Literal["smoke", "small", "paper"],
+        flag("smoke|small|paper", "Minutes on two CPU cores (if not given), hours on one GPU, or the original setting."),
+    ] = "smoke"
+    seeds: Annotated[str | None, flag("N", "How many seeds (3), or which (0,1,5); the study's own if not given.")] = None
+    data_dir: Annotated[Path | None, flag("FOLDER", "Where named sets lie; $SOFTBIAS_DATA if not given.")] = None
+
+
+def reproduce(options: Annotated[ReproduceOptions, arg(name="")]) -> int:
+    """Reproduce a table or an analysis of a paper: its runs, its measurements, and a report with the published numbers.
+
+    Finished runs are reused: stop at any time and give the same command again. At smoke scale the embedded set takes the place
+    of any set that is absent, and the report says so.
+
+      softbias reproduce --list
+      softbias reproduce convit-sample-efficiency --list
+      softbias reproduce convit-sample-efficiency --scale small --dry-run
+    """
+    from softbias.study.catalogue import CATALOGUE, find_study
+
+    if options.list_studies:
+        names = [options.name] if options.name else list(CATALOGUE)
+        show_list([find_study(name) for name in names], whole=bool(options.name), as_json=options.json)
+        return 0
+    if not options.name:
+        raise ValueError("which study? softbias reproduce NAME; softbias reproduce --list shows them")
+    named = find_study(options.name)
+    from softbias.study.catalogue.reproducing import reproducer
+    from softbias.study.spec import parse_seeds
+
+    seeds = None if options.seeds is None else parse_seeds(options.seeds)
+    spec = named.spec(options.scale, data_dir=options.data_dir, seeds=seeds)
+    return run(spec, options, reproducer(named, options.scale))
+
+
+def show_list(studies: list[NamedStudy], *, whole: bool, as_json: bool) -> None:
+    if as_json:
+        fields = ("name", "title", "question", "source", "can", "cannot")
+        rows = [
+            {**{name: getattr(one, name) for name in fields}, "published": [*one.published, *one.beside]} for one in studies
+        ]
+        print(json.dumps(rows, ensure_ascii=False))
+        return
+    if whole:
+        print("\n".join(line for one in studies for line in described(one)))
+        return
+    width = max(len(one.name) for one in studies)
+    print("\n".join(f"{one.name:{width}}  {one.question}" for one in studies))
+    print("\nsoftbias reproduce NAME --list says all about one; --scale smoke|small|paper chooses how much of it is done")
+
+
+def described(one: NamedStudy) -> list[str]:
+    """All about a study: its words, what each scale does, and the published numbers."""
+    lines = [
+        one.title,
+        "",
+        one.question,
+        "",
+        f"Source: {one.source}",
+        f"It can show: {one.can}",
+        f"It cannot show: {one.cannot}",
+        "",
+    ]
+    for scale in ("smoke", "small", "paper"):
+        spec = one.build(scale)
+        seeds, fractions = len(spec.seeds), ", ".join(f"{fraction:g}" for fraction in spec.fractions)
+        runs = f"{len(spec.data) * len(spec.arms) * len(spec.fractions) * seeds} runs"
+        before = len([arm for arm in spec.arms if arm.pretrain]) * seeds
+        runs += f" and {before} pre-trainings" if before else ""
+        parts = (", ".join(spec.data), f"{len(spec.arms)} arms", f"{fractions} %", f"{seeds} seed{'s' * (seeds > 1)}", runs)
+        lines.append(f"{scale}: {' · '.join(parts)}")
+    for row in (*one.published, *one.beside):
+        what = f"{row['data']:11} {row['arm']:26} {row['fraction']:5g} %  {row['metric']:20}"
+        lines.append(f"  {what} {row['value']:7g}   {row['note']}")
+    return lines

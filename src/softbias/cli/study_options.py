@@ -1,0 +1,142 @@
+"""Options of the commands that run a study: where it runs, and what is printed."""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional
+
+from softbias.cli.parsing import flag, switch
+from softbias.training.automatic import count
+
+if TYPE_CHECKING:
+    from softbias.study.compare import Outcome
+    from softbias.study.spec import StudySpec
+
+
+@dataclass(frozen=True)
+class ExecutionOptions:
+    out: Annotated[Path | None, flag("FOLDER", "The study's folder; studies/<name> if not given.")] = None
+    jobs: Annotated[
+        int, flag("K", "Processes at a time, each with one torch thread on a CPU, sharing the GPUs; 0: in this process.")
+    ] = 0
+    on: Annotated[str | None, flag("ray|ray://HOST:PORT", "Run on a Ray cluster that shares the study's folder.")] = None
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], flag("auto|cpu|cuda|mps", "Where to train.")] = "auto"
+    dry_run: Annotated[bool, switch("Say how many runs are missing and how long they take, and stop.")] = False
+    baseline: Annotated[bool, switch("Do without the comparison with a logistic regression on pixels.")] = True
+    keep_checkpoints: Annotated[bool, switch("Keep checkpoints of finished runs; otherwise only their models stay.")] = False
+    report: Annotated[bool, switch("Write no report.html.")] = True
+    quiet: Annotated[bool, switch("Print the report's path at the end, and nothing else.")] = False
+    json: Annotated[bool, switch("Print a line of JSON per event.")] = False
+
+
+@dataclass(frozen=True)
+class CompareOptions(ExecutionOptions):
+    data: Annotated[
+        tuple[str, ...], Positional, flag("DATA…", "Folders of pictures, CSV files, arrays (.npz), or names of sets.")
+    ] = ()
+    models: Annotated[
+        str,
+        flag(
+            "ARMS", "Models, separated by commas, each with its own settings after @: deit_tiny,convit_tiny@strength=2@lr=1e-3."
+        ),
+    ] = ""
+    fractions: Annotated[str, flag("PERCENTS", "Of the training pictures, such as 5,10,30,100; 100 if not given.")] = "100"
+    seeds: Annotated[str, flag("N", "How many seeds (3), or which (0,1,5); 3 if not given.")] = "3"
+    recipe: Annotated[
+        str | None,
+        flag("NAME", "Of `softbias recipes`, for all arms; any field can be changed: --recipe.epochs 20 (--help-recipe)."),
+    ] = None
+    budget: Annotated[
+        Literal["steps", "epochs", "flops"],
+        flag("steps|epochs|flops", "What is equal for all: steps (of a run on all the data) if not given."),
+    ] = "steps"
+    tune: Annotated[
+        int, flag("N", "Trials for every arm's learning rate and weight decay, on a validation part of the training data.")
+    ] = 0
+    name: Annotated[str | None, flag("NAME", "Of the study; that of the data if not given.")] = None
+    store: Annotated[
+        Path | None, flag("FOLDER", "Runs that several studies share; inside the study's folder if not given.")
+    ] = None
+    img_size: Annotated[int | None, flag("PIXELS", "Side of the pictures; chosen from their sizes if not given.")] = None
+    data_dir: Annotated[Path | None, flag("FOLDER", "Where named sets lie; $SOFTBIAS_DATA if not given.")] = None
+
+
+def run(spec: StudySpec, options: ExecutionOptions, perform: Callable[..., Outcome] | None = None) -> int:
+    """Run a study, by `run_study` if not otherwise, and print what came of it.
+
+    The exit status is 1 where a run, or the report, failed.
+    """
+    from softbias.study import progress
+    from softbias.study.compare import run_study
+    from softbias.study.execute import StudyStoppedError
+
+    if options.jobs < 0:
+        raise ValueError(f"--jobs takes the number of processes, 0 for none but this one, but got {options.jobs}")
+    if options.on and options.jobs:
+        raise ValueError(f"--on {options.on} runs as many at a time as the cluster has room for; leave out --jobs")
+    display = progress.choose(quiet=options.quiet, json=options.json)
+    try:
+        done = (perform or run_study)(
+            spec, options.out, jobs=options.jobs, on=options.on, device=options.device, dry_run=options.dry_run,
+            baseline=options.baseline, checkpoints=options.keep_checkpoints, report=options.report, display=display,
+        )  # fmt: skip
+    except StudyStoppedError as stop:
+        print("softbias: stopped; the same command continues where it was", file=sys.stderr)
+        return 128 + stop.signal
+    show(done, options)
+    for label, error in done.failed:
+        print(f"softbias: {label} failed: {error}", file=sys.stderr)
+    if done.failed:
+        print(f"softbias: {count(len(done.failed), 'run')} failed; the same command tries them again", file=sys.stderr)
+    wanted = options.report and not options.dry_run and len(done.frame)
+    return 1 if done.failed or (wanted and done.report is None) else 0
+
+
+def show(done: Outcome, options: ExecutionOptions) -> None:
+    if options.json:
+        rows = json_module.loads(done.frame.to_json(orient="records", date_format="iso"))
+        event = {"event": "study", "path": str(done.path), "runs": len(done.plan.runs), "missing": len(done.plan.missing)}
+        event |= {"seconds": sum(done.plan.seconds.values()), "report": str(done.report) if done.report else None}
+        print(json_module.dumps({**event, "failed": [list(pair) for pair in done.failed], "rows": rows}), flush=True)
+        return
+    if options.dry_run:
+        if not options.quiet:
+            show_plan(done)
+        return
+    if options.quiet:
+        print(done.report or done.path)
+        return
+    from softbias.study.table import print_table
+
+    print_table(done.frame)
+    print(f"the report: {done.report}" if done.report else f"the runs: {done.path}")
+
+
+def show_plan(done: Outcome) -> None:
+    """Every arm and set: runs, missing ones, and the time they take one after another."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from softbias.study.progress import duration
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("arm", "data"):
+        table.add_column(column)
+    for column in ("runs", "to do", "steps", "time"):
+        table.add_column(column, justify="right", no_wrap=True)
+    missing = {run.id for run in done.plan.missing}
+    for arm, data in dict.fromkeys((run.arm, run.spec.data) for run in done.plan.runs):
+        runs = [run for run in done.plan.runs if (run.arm, run.spec.data) == (arm, data)]
+        steps = sorted({run.spec.recipe.steps for run in runs if run.spec.recipe.steps})
+        todo = [run.id for run in runs if run.id in missing]
+        seconds = sum(done.plan.seconds.get(id, 0.0) for id in todo)
+        cells = (arm, data, len(runs), len(todo), "–".join(map(str, steps)) or "by epochs", duration(seconds) if todo else "")
+        table.add_row(*map(str, cells))
+    Console(width=None if sys.stdout.isatty() else max(80, int(os.environ.get("COLUMNS", "120")))).print(table)

@@ -1,0 +1,150 @@
+"""A chart as a PNG, for print, for files, and for a page whose script does not run."""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+
+from softbias.report.chart import (
+    DASHES,
+    MARKERS,
+    PALETTE,
+    Chart,
+    Series,
+    color_of,
+    dash_of,
+    marker_of,
+    shortened,
+)
+from softbias.report.interactive import label_places
+
+DPI = 144
+INK = PALETTE["light"]
+
+
+def png(chart: Chart) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    size = (9.2 if chart.wide else 5.6, chart.height / 85)
+    figure = Figure(size, dpi=DPI, facecolor=INK["paper"], layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for name in ("x", "y"):
+        set_axis(axes, chart, name)
+    for series in chart.series:
+        draw(axes, series)
+    if chart.zero:
+        axes.axvline(0, color=INK["soft"], linewidth=1.2, zorder=0)
+        axes.grid(axis="x", color=INK["line"], linewidth=0.8, zorder=0)
+    axes.grid(axis="y", color=INK["line"], linewidth=0.8, zorder=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(INK["line"])
+    axes.tick_params(colors=INK["soft"], labelsize=9, length=0, which="both")
+    labels = [series for series in chart.series if series.label]
+    for series, place in zip(labels, label_places(chart, labels), strict=True):
+        text = {"xytext": (9, 0), "textcoords": "offset points", "va": "center", "fontsize": 9, "parse_math": False}
+        end: dict[str, Any] = {"color": INK[color_of(series.arm)], "annotation_clip": False}
+        axes.annotate(shortened(series.label or ""), place, **text, **end)  # type: ignore[arg-type]
+    if not labels:
+        legend(figure, chart)
+    stream = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # names in every script stand in the tables
+        figure.savefig(stream, format="png", metadata={"Software": None})
+    return stream.getvalue()
+
+
+def legend(figure: Any, chart: Chart) -> None:
+    """Names above the drawing, where they do not stand beside the lines."""
+    from matplotlib.lines import Line2D
+
+    shown = sorted({series.arm for series in chart.series if series.arm is not None})
+    if len(shown) < 2 or not chart.arms:
+        return
+    keys = [
+        Line2D([], [], color=INK[color_of(arm)], marker=MARKERS[marker_of(arm)], linestyle=DASHES[dash_of(arm)], linewidth=2)  # type: ignore[arg-type]
+        for arm in shown
+    ]
+    names = [shortened(chart.arms[arm], 34).replace("$", r"\$") for arm in shown]
+    style: dict[str, Any] = {"frameon": False, "fontsize": 9, "labelcolor": INK["ink"]}
+    figure.legend(keys, names, loc="outside upper left", ncols=min(len(shown), 3), **style)
+
+
+def set_axis(axes: Any, chart: Chart, name: str) -> None:
+    log, ticks = getattr(chart, f"{name}_log"), getattr(chart, f"{name}_ticks")
+    edges, suffix = getattr(chart, f"{name}_range"), getattr(chart, f"{name}_suffix")
+    getattr(axes, f"set_{name}label")(getattr(chart, f"{name}_title"), color=INK["soft"], fontsize=9.5)
+    axis = getattr(axes, f"{name}axis")
+    if log:
+        getattr(axes, f"set_{name}scale")("log")
+        if ticks is None:
+            from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+            axis.set_major_locator(LogLocator(10, (1, 2, 5)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value) + suffix))
+            axis.set_minor_formatter(NullFormatter())
+    if ticks is not None:
+        from matplotlib.ticker import NullLocator
+
+        texts = [text.replace("<br>", "\n") for _, text in ticks]
+        getattr(axes, f"set_{name}ticks")([value for value, _ in ticks], texts, parse_math=False)
+        axis.set_minor_locator(NullLocator())
+    elif not log:
+        axis.set_major_formatter(lambda value, _: short_number(float(f"{value:.6g}")) + suffix)
+    if edges is not None:
+        getattr(axes, f"set_{name}lim")(*edges)
+
+
+def short_number(value: float) -> str:
+    """
+    >>> [short_number(value) for value in (0.5, 20.0, 1350.0, 5e4, 2e6, 1e9)]
+    ['0.5', '20', '1,350', '50k', '2M', '1G']
+    """
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= max(size, 1e4):
+            return f"{value / size:g}{letter}"
+    return f"{value:,g}"
+
+
+def draw(axes: Any, series: Series) -> None:
+    color, marker, dash = INK[color_of(series.arm)], MARKERS[marker_of(series.arm)], DASHES[dash_of(series.arm)]
+    x, y = np.asarray(series.x, float), np.asarray(series.y, float)
+    low, high = (None if edge is None else np.asarray(edge, float) for edge in (series.low, series.high))
+    dot: dict[str, Any] = {"color": color, "marker": marker, "markeredgecolor": INK["paper"]}
+    if series.kind in ("line", "curve", "fit"):
+        if low is not None and high is not None:
+            axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0, where=np.isfinite(low) & np.isfinite(high))
+        style: dict[str, Any] = {"linewidth": 2.2, "linestyle": dash, "markersize": 7, **dot}
+        if series.kind == "curve":
+            style = {"linewidth": 2.0, "linestyle": dash, "color": color}
+        elif series.kind == "fit":
+            style = {"linewidth": 1.4, "linestyle": ":", "color": color}
+        axes.plot(x, y, **style, zorder=3)
+    elif series.kind == "thin":
+        axes.plot(x, y, color=color, alpha=0.35, linewidth=0.8, linestyle=dash)
+    elif series.kind == "dots":
+        axes.plot(x, y, color=color, alpha=0.35, marker=marker, markersize=4, linestyle="", markeredgewidth=0)
+    elif series.kind == "reference":
+        axes.plot(x, y, color=INK["soft"], linestyle="--", linewidth=1.3)
+    elif series.kind == "published":
+        edge = color if series.arm is not None else INK["ink"]
+        axes.plot(
+            x, y, linestyle="", marker="D", markerfacecolor="none", markeredgecolor=edge, markersize=8, markeredgewidth=1.6
+        )
+    elif series.kind == "span":
+        axes.hlines(y, low, high, color=color, linewidth=1.2)
+    else:
+        if low is not None and high is not None:
+            draw_line = axes.hlines if series.kind == "across" else axes.vlines
+            draw_line(y if series.kind == "across" else x, low, high, color=color, alpha=0.55, linewidth=4)
+        axes.plot(x, y, linestyle="", markersize=7, **dot, zorder=3)
+
+
+def size_on_page(chart: Chart) -> tuple[int, int]:
+    """Width and height of the picture in CSS pixels."""
+    return round(96 * (9.2 if chart.wide else 5.6)), math.floor(96 * chart.height / 85)

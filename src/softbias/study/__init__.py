@@ -1,0 +1,1 @@
+"""Studies: models × data × fractions × seeds → runs → intervals → a report."""

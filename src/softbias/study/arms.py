@@ -1,0 +1,204 @@
+"""Arms: a model plus overrides, in one line or field by field. Settings only, without torch."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from softbias.data.augmentation import Augmentation
+from softbias.training.recipe import Recipe, checked_fields, find_recipe, plain_value, tuple_value
+from softbias.training.run import telling
+
+WORDS = {"true": True, "false": False, "none": None}
+
+
+@dataclass(frozen=True)
+class Pretrain:
+    """A training without labels that fine-tunes share.
+
+    data       the arm's own if not given
+    fraction   percent of its pictures; None: as many as the fine-tuned run has
+    seed       None: that of the fine-tuned run
+    """
+
+    recipe: Recipe
+    data: str | None = None
+    fraction: float | None = 100.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A model plus overrides.
+
+    recipe         fields of the study's recipe (and of its augmentation) that this arm has otherwise; "preset" names another
+    pretrain       a training before, shared among the arm's fractions, and among arms that ask for the same
+    source         the folder of a finished run to start from instead
+    finetune       after either: "full", or "probe" (the head alone)
+    """
+
+    name: str
+    model: str
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    data_options: Mapping[str, Any] = field(default_factory=dict)
+    pretrain: Pretrain | None = None
+    source: str | None = None
+    finetune: Literal["full", "probe"] | None = None
+    pretrained: bool = False
+    weights: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.pretrain and self.source:
+            raise ValueError(f"the arm {self.name} has both pretrain and source={self.source}; give one of them")
+        if self.finetune not in (None, "full", "probe"):
+            raise ValueError(f"finetune of the arm {self.name} is full or probe, but finetune={self.finetune!r}")
+
+
+def shallow(given: Any) -> dict[str, Any]:
+    return {f.name: getattr(given, f.name) for f in dataclasses.fields(given)}
+
+
+def short_recipe(recipe: Recipe) -> dict[str, Any]:
+    """What differs from a plain `Recipe()`, so that a preset that changes later does not change the study."""
+    return telling(recipe.to_dict(), Recipe().to_dict())
+
+
+def short_arm(arm: Arm) -> dict[str, Any]:
+    plain = telling({**shallow(arm), "pretrain": None}, shallow(Arm("", "")))
+    if arm.pretrain:
+        plain["pretrain"] = {
+            **telling(shallow(arm.pretrain), shallow(Pretrain(Recipe()))),
+            "recipe": short_recipe(arm.pretrain.recipe),
+        }
+    return {name: plain_value(dict(value) if isinstance(value, Mapping) else value) for name, value in plain.items()}
+
+
+def read_recipe(given: str | Mapping[str, Any] | Recipe, base: Recipe | None = None) -> Recipe:
+    """A preset's name, fields on top of `preset`, or a recipe.
+
+    >>> read_recipe({"preset": "quick", "epochs": 3, "augmentation": {"flip": 0}}).epochs
+    3.0
+    """
+    if isinstance(given, Recipe):
+        return given
+    if isinstance(given, str):
+        return find_recipe(given)
+    fields = dict(given)
+    preset = fields.pop("preset", None)
+    base = find_recipe(preset) if preset else base or Recipe()
+    inner = fields.pop("augmentation", {})
+    return base.with_overrides({**fields, **{f"augmentation.{name}": value for name, value in inner.items()}})
+
+
+def read_arm(given: str | Mapping[str, Any]) -> Arm:
+    """An arm as a YAML file has it: in one line, or field by field."""
+    if isinstance(given, str):
+        return parse_arm(given)
+    plain = checked_fields(Arm, given)
+    if "model" not in plain:
+        raise ValueError(f"an arm needs a model, but has only {', '.join(sorted(plain)) or 'nothing'}")
+    plain.setdefault("name", plain["model"])
+    if isinstance(plain.get("pretrain"), str):
+        plain["pretrain"] = {"recipe": plain["pretrain"]}
+    if plain.get("pretrain"):
+        inner = checked_fields(Pretrain, plain["pretrain"])
+        plain["pretrain"] = Pretrain(**{**inner, "recipe": read_recipe(inner.get("recipe", "arvit-pretrain"))})
+    for name in ("model_options", "recipe", "data_options"):  # YAML has no tuples, and an arm read back is the same arm
+        plain[name] = {key: tuple_value(value) for key, value in plain.get(name, {}).items()}
+    return Arm(**plain)
+
+
+def parse_arm(text: str) -> Arm:
+    """An arm from one line: MODEL@NAME=VALUE@NAME=VALUE.
+
+    A name is a field of a recipe or of its augmentation; or img_size, pretrain (a recipe), source (a run), finetune, weights,
+    pretrained or name (what the report calls the arm); everything else is an option of the model.
+
+    >>> arm = parse_arm("convit_nano@strength=2@lr=1e-3@name=strong")
+    >>> arm.name, arm.model, arm.model_options, arm.recipe
+    ('strong', 'convit_nano', {'strength': 2}, {'lr': 0.001})
+    """
+    model, *overrides = text.strip().split("@")
+    if not model or "=" in model:
+        raise ValueError(f"an arm is MODEL or MODEL@NAME=VALUE, such as deit_nano@patch_size=8, but got {text!r}")
+    of_recipe = {f.name for kind in (Recipe, Augmentation) for f in dataclasses.fields(kind)} - {"augmentation"}
+    arm: dict[str, Any] = {"name": text.strip(), "model": model, "model_options": {}, "recipe": {}, "data_options": {}}
+    for override in overrides:
+        name, equals, value = override.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name:
+            raise ValueError(f"an override of an arm is NAME=VALUE, such as lr=1e-3, but got {override!r} in {text!r}")
+        if name == "pretrain":
+            arm["pretrain"] = Pretrain(find_recipe(value))
+        elif name in ("name", "source", "finetune", "weights"):
+            arm[name] = value
+        elif name == "pretrained":
+            arm[name] = bool(read_value(value))
+        elif name == "img_size":
+            arm["data_options"][name] = read_value(value)
+        elif name.removeprefix("augmentation.") in of_recipe:
+            arm["recipe"] |= recipe_value(arm["recipe"], name.removeprefix("augmentation."), value)
+        else:
+            arm["model_options"][name] = read_value(value)
+    try:
+        Recipe().with_overrides(arm["recipe"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the arm {text!r}: {error}") from error
+    return Arm(**arm)
+
+
+def recipe_value(so_far: Mapping[str, Any], name: str, text: str) -> dict[str, Any]:
+    """A field's value; of a field that holds several (regularize) each override adds one."""
+    usual = getattr(Recipe(), name, None)
+    if isinstance(usual, tuple) and not usual:
+        return {name: (*so_far.get(name, ()), text)}
+    return {name: read_value(text)}
+
+
+def read_value(text: str) -> Any:
+    """As Python writes it, and otherwise text.
+
+    >>> [read_value(text) for text in ("8", "1e-3", "average", "true", "0.9,0.99")]
+    [8, 0.001, 'average', True, (0.9, 0.99)]
+    """
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def split_arms(text: str) -> list[str]:
+    """Arms separated by commas; one inside brackets, before a NAME=VALUE or before a number belongs to the arm's value.
+
+    >>> split_arms("deit_tiny@regularize=distance:layer=2,weight=0.01,convit_tiny@betas=0.9,0.99,resnet50")
+    ['deit_tiny@regularize=distance:layer=2,weight=0.01', 'convit_tiny@betas=0.9,0.99', 'resnet50']
+    """
+    arms: list[str] = []
+    depth = 0
+    for piece in text.split(","):
+        before_at = piece.partition("@")[0]
+        continues = arms and (depth > 0 or "=" in before_at or re.fullmatch(r"\s*[-+\d.][\w.+-]*\s*\)?", before_at))
+        if continues:
+            arms[-1] += f",{piece}"
+        else:
+            arms.append(piece.strip())
+        depth += piece.count("(") + piece.count("[") - piece.count(")") - piece.count("]")
+    if not all(arms):
+        raise ValueError(f"arms are separated by single commas, but there is nothing between two of them in {text!r}")
+    return arms
+
+
+def arms_from(models: str | Arm | Sequence[str | Arm]) -> tuple[Arm, ...]:
+    """Arms as `compare` takes them: text with commas, or a sequence of lines and arms."""
+    given = [models] if isinstance(models, str | Arm) else list(models)
+    arms: list[Arm] = []
+    for item in given:
+        arms += [item] if isinstance(item, Arm) else [parse_arm(text) for text in split_arms(item)]
+    return tuple(arms)

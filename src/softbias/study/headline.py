@@ -1,0 +1,133 @@
+"""What may be said first about a study: one sentence, under rules that are fixed before any number is seen.
+
+1. With one seed per arm nothing is claimed: not even which arm is ahead.
+2. With two seeds the differences are stated with their intervals, but none is called shown: a spread estimated from two
+   numbers has one degree of freedom, and a t test that rests on it is a lottery.
+3. From three seeds on a difference counts as shown if both sources of chance speak for it: the paired t test over seeds
+   gives p < 0.05 after Holm's correction over all comparisons of the study, and the 95 % interval of the paired bootstrap
+   over test pictures leaves out zero (where predictions are at hand).
+4. Otherwise the sentence says that no difference could be shown, and how large one would have had to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+ALPHA = 0.05
+LEAST_SEEDS = 3
+RULES = (
+    "With one seed per model nothing is claimed, not even which is ahead.",
+    "With two seeds differences are stated with their intervals, but none is called shown: the spread of two numbers says "
+    "too little.",
+    "From three seeds on a difference counts as shown if both sources of chance speak for it: the paired t test over seeds "
+    "has p < 0.05 after Holm’s correction over all comparisons of the study, and the 95 % interval over test pictures "
+    "leaves out zero.",
+)
+
+
+@dataclass(frozen=True)
+class Headline:
+    """text: the sentence; shown: whether it claims a difference; more: a sentence for each of the other fractions."""
+
+    text: str
+    shown: bool
+    more: tuple[str, ...] = ()
+
+
+def headline(comparisons: pd.DataFrame) -> Headline:
+    """The sentence for a table of `compare_arms`: the first difference that is shown, from little data to much."""
+    if not len(comparisons):
+        return Headline("There is one model only: nothing to compare.", False)
+    most = int(comparisons["n"].max())
+    if most == 0:
+        return Headline("The models share no seed, so that their differences cannot be paired: nothing is claimed.", False)
+    if most == 1:
+        return Headline("One seed per model: nothing is claimed. Add seeds to compare them.", False)
+    several = comparisons["data"].nunique() > 1
+    sentences: list[tuple[str, bool]] = []
+    for key, cell in comparisons.groupby(["data", "fraction"], sort=False):
+        data, fraction = cast("tuple[str, float]", key)
+        where = f"{amount(fraction)}{f' of {data}' if several else ''}"
+        found = sentence(cell[cell["n"] > 1], where[0].upper() + where[1:])
+        sentences += [] if found is None else [found]
+    first = next((place for place, (_, shown) in enumerate(sentences) if shown), None)
+    if first is None:
+        return Headline(nothing_shown(comparisons), False, tuple(text for text, _ in sentences))
+    text, shown = sentences.pop(first)
+    return Headline(text, shown, tuple(other for other, _ in sentences))
+
+
+def each(table: pd.DataFrame) -> list[Any]:
+    """The rows, with columns as attributes."""
+    return list(table.itertuples(index=False))
+
+
+def amount(fraction: float) -> str:
+    """
+    >>> amount(10.0), amount(100.0)
+    ('with 10 % of the data', 'with all the data')
+    """
+    return "with all the data" if fraction >= 100 else f"with {fraction:g} % of the data"
+
+
+def sentence(cell: pd.DataFrame, where: str) -> tuple[str, bool] | None:
+    """About one data set at one fraction: the largest difference that is shown, or the largest there is."""
+    if not len(cell):
+        return None
+    shown = cell[cell["shown"]]
+    rows = shown if len(shown) else cell
+    row = max(each(rows), key=lambda one: abs(one.difference))
+    ahead, behind = (row.arm, row.other) if row.difference >= 0 else (row.other, row.arm)
+    half = (row.seeds_high - row.seeds_low) / 2
+    points = f"{100 * abs(row.difference):.1f} ± {100 * half:.1f} points"
+    if row.shown:
+        rest = others(shown, row)
+        return f"{where}, {ahead} beats {behind} by {points} (n = {row.n} seeds, {p_value(row.p_holm)}){rest}.", True
+    if row.n < LEAST_SEEDS:
+        measured = f"{ahead} was {points} ahead of {behind}" if row.difference else f"{ahead} and {behind} scored the same"
+        return f"{where}, {measured} over {row.n} seeds: too few seeds to call it shown.", False
+    largest = f"the largest, {points} between {ahead} and {behind}, may be chance (n = {row.n} seeds, {p_value(row.p_holm)})"
+    if len(cell) == 1:
+        return f"{where}, no difference between {ahead} and {behind} could be shown: {points}, n = {row.n} seeds.", False
+    return f"{where}, no difference could be shown: {largest}.", False
+
+
+def others(shown: pd.DataFrame, row: Any) -> str:
+    rest = len(shown) - 1
+    return "" if rest <= 0 else f"; {rest} more {'pair differs' if rest == 1 else 'pairs differ'}"
+
+
+def nothing_shown(comparisons: pd.DataFrame) -> str:
+    most, arms = int(comparisons["n"].max()), arms_of(comparisons)
+    if most < LEAST_SEEDS:
+        return f"No difference between {arms} is claimed: {most} seeds are too few to show one."
+    needed = comparisons[comparisons["n"] >= LEAST_SEEDS]["detectable_family"].dropna()
+    size = f" Only a difference of about {100 * float(np.median(needed)):.1f} points or more would probably have been found."
+    return f"No difference between {arms} could be shown with {most} seeds.{size if len(needed) else ''}"
+
+
+def arms_of(comparisons: pd.DataFrame) -> str:
+    names = list(dict.fromkeys([*comparisons["other"], *comparisons["arm"]]))
+    return listed(names) if len(names) <= 4 else f"the {len(names)} models"
+
+
+def listed(names: Iterable[str]) -> str:
+    """
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def p_value(p: float) -> str:
+    """
+    >>> p_value(0.0321), p_value(0.00001), p_value(1.0)
+    ('p = 0.032', 'p < 0.001', 'p = 1')
+    """
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"

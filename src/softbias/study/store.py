@@ -1,0 +1,225 @@
+"""Runs as plain files in a folder that several processes, on several machines, may fill together.
+
+    <store>/<data>-<model>-<id>/     a run directory; summary.json is written last, so a run is whole or it is not finished
+    <store>/.claims/<id>             who is working on a run: host, process, and a heartbeat (the file's time)
+
+A claim is made by creating its file exclusively, which is atomic on every file system, NFS included. It ends when its
+owner removes it, when its process is gone from this machine, or when its heartbeat has been silent for `SILENCE` seconds.
+A file system's own clock is asked for the time, because those of two machines may differ.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from softbias.training.run import RunDirectory, RunSpec, write_text
+
+BEAT, SILENCE = 15.0, 180.0  # seconds
+FAILURE = "failure.json"
+
+State = Literal["finished", "running", "failed", "stopped", "missing"]
+
+
+class Store:
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def claims(self) -> Path:
+        return self.path / ".claims"
+
+    def place(self, spec: RunSpec) -> Path:
+        return self.path / spec.title
+
+    def finished(self, spec: RunSpec) -> bool:
+        return is_whole(self.place(spec), spec.id)
+
+    def state(self, spec: RunSpec) -> State:
+        return self.state_of(self.place(spec), spec.id)
+
+    def state_of(self, folder: Path, id: str) -> State:
+        if is_whole(folder, id):
+            return "finished"
+        if self.owner(id) is not None:
+            return "running"
+        if (folder / FAILURE).is_file():
+            return "failed"
+        return "stopped" if (folder / "config.yaml").is_file() else "missing"
+
+    def owner(self, id: str) -> dict[str, Any] | None:
+        """Who works on a run now; None if nobody does."""
+        file = self.claims / id
+        found = read_claim(file)
+        return None if found is None or self.is_stale(file, found) else found
+
+    def claim(self, id: str) -> Claim | None:
+        """The right to work on a run, or None while somebody else has it."""
+        self.claims.mkdir(parents=True, exist_ok=True)
+        file, mine = self.claims / id, Claim(self.claims / id)
+        for _ in range(3):
+            if mine.take():
+                return mine
+            other = read_claim(file)
+            if other is None:
+                continue  # released in this moment
+            if not self.is_stale(file, other):
+                return None
+            self.remove_stale(file, other)
+        return None
+
+    def is_stale(self, file: Path, claim: dict[str, Any]) -> bool:
+        if claim.get("host") == socket.gethostname() and claim.get("pid"):
+            if claim["pid"] == os.getpid():
+                return claim.get("token") not in Claim.held
+            if started(claim["pid"]) != claim.get("started"):
+                return True
+        try:
+            return self.now() - file.stat().st_mtime > SILENCE
+        except FileNotFoundError:
+            return True
+
+    def now(self) -> float:
+        """The time as the file system has it."""
+        probe = self.claims / f".now-{uuid.uuid4().hex}"
+        probe.touch()
+        try:
+            return probe.stat().st_mtime
+        finally:
+            probe.unlink(missing_ok=True)
+
+    def remove_stale(self, file: Path, claim: dict[str, Any]) -> None:
+        """Set a dead claim aside. Renaming is atomic: if it was a fresh one that we caught, it is put back."""
+        aside = file.with_name(f".{file.name}-{uuid.uuid4().hex}")
+        try:
+            os.rename(file, aside)
+        except FileNotFoundError:
+            return
+        caught = read_claim(aside)
+        if caught is not None and caught.get("token") != claim.get("token"):
+            with suppress(OSError):  # a third one was quicker; the owner notices at its next heartbeat
+                os.link(aside, file)
+        aside.unlink(missing_ok=True)
+
+    def mend(self, spec: RunSpec) -> None:
+        """Make a run that is not finished fit to be continued: what cannot be read is removed. Needs the claim."""
+        folder = self.place(spec)
+        directory = RunDirectory(folder)
+        (folder / FAILURE).unlink(missing_ok=True)
+        if directory.config.is_file():
+            try:
+                directory.spec()
+            except ValueError:  # cut off by a power cut
+                shutil.rmtree(folder)
+                return
+        directory.summary.unlink(missing_ok=True)  # not whole, or we would not be here
+
+    def clear(self, spec: RunSpec) -> None:
+        """Forget a run, for a new start. Needs the claim."""
+        shutil.rmtree(self.place(spec), ignore_errors=True)
+
+    def fail(self, spec: RunSpec, error: BaseException) -> str:
+        """Note in the run's folder why it failed; one line about it is returned."""
+        folder = self.place(spec)
+        folder.mkdir(parents=True, exist_ok=True)
+        line = f"{error}" if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: {error}"
+        text = "".join(traceback.format_exception(error))
+        write_text(folder / FAILURE, json.dumps({"error": line, "traceback": text, "time": time.time()}, indent=2) + "\n")
+        return line
+
+    def folders(self) -> Iterator[Path]:
+        for path in sorted(self.path.iterdir()) if self.path.is_dir() else ():
+            if path.is_dir() and not path.name.startswith("."):
+                yield path
+
+
+def is_whole(folder: Path, id: str) -> bool:
+    """Whether a run is finished and all there: the summary can be read, is of this run, and the model lies beside it."""
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        return False
+    return summary.get("id") == id and all((folder / "model" / name).is_file() for name in ("config.json", "model.safetensors"))
+
+
+def read_claim(file: Path) -> dict[str, Any] | None:
+    """A claim's owner; {} for one whose owner has created but not yet signed it; None if there is none."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, json.JSONDecodeError):
+        return {}
+
+
+def started(pid: int) -> str | None:
+    """When a process of this machine began, in ticks, so that a number used again is not taken for it; None: it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] == "Z" else fields[19]
+    except (OSError, IndexError):
+        if Path("/proc/self/stat").exists():
+            return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return "unknown"
+
+
+@dataclass
+class Claim:
+    """The right to work on one run, kept alive by a thread."""
+
+    file: Path
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    held: ClassVar[set[str]] = set()  # tokens of this process
+
+    def take(self) -> bool:
+        try:
+            descriptor = os.open(self.file, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        except FileExistsError:
+            return False
+        Claim.held.add(self.token)
+        owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": started(os.getpid()), "token": self.token}
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            json.dump(owner, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        self.over = threading.Event()
+        threading.Thread(target=self.beat, daemon=True).start()
+        return True
+
+    def beat(self) -> None:
+        while not self.over.wait(BEAT):
+            if (read_claim(self.file) or {}).get("token") != self.token:
+                return  # taken for dead by another: the lock of the run directory keeps one of us out
+            try:
+                os.utime(self.file)
+            except OSError:
+                continue
+
+    def release(self) -> None:
+        self.over.set()
+        Claim.held.discard(self.token)
+        if (read_claim(self.file) or {}).get("token") == self.token:
+            self.file.unlink(missing_ok=True)
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

@@ -1,0 +1,149 @@
+"""`softbias compare`, `study` and `runs` as a user types them."""
+
+import json
+
+import pytest
+import yaml
+
+from softbias.cli import main
+
+QUICK = [
+    "--recipe",
+    "quick",
+    "--recipe.steps",
+    "4",
+    "--recipe.batch-size",
+    "16",
+    "--device",
+    "cpu",
+    "--no-baseline",
+    "--no-report",
+]
+
+
+@pytest.fixture(scope="module")
+def study(pictures, tmp_path_factory):
+    """Two finished runs, made by the command."""
+    out = tmp_path_factory.mktemp("studies") / "s"
+    words = [
+        "compare",
+        str(pictures),
+        "--models",
+        "deit_nano@patch_size=8,resnet_nano@stem=large",
+        "--seeds",
+        "1",
+        "--img-size",
+        "32",
+    ]
+    assert main([*words, "--out", str(out), *QUICK, "--quiet"]) == 0
+    return out
+
+
+def fails(capsys, *words) -> str:
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == 2
+    return capsys.readouterr().err.strip()
+
+
+def test_a_study_prints_a_table_and_is_reused_by_its_folder(study, capsys):
+    assert main(["study", str(study), "--device", "cpu", "--no-report"]) == 0
+    printed = capsys.readouterr().out
+    assert "2 runs: 2 finished, 0 to do" in printed and "n = 1" in printed and "says nothing about another seed" in printed
+    assert main(["study", str(study), "--device", "cpu", "--no-report", "--json"]) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last["event"] == "study" and last["missing"] == 0 and len(last["rows"]) == 2
+
+
+def test_a_dry_run_lists_what_is_missing(study, capsys):
+    settings = yaml.safe_load((study / "study.yaml").read_text())
+    (study.parent / "more.yaml").write_text(yaml.safe_dump({**settings, "seeds": 2}))
+    assert main(["study", str(study.parent / "more.yaml"), "--out", str(study), "--dry-run", "--device", "cpu"]) == 0
+    printed = capsys.readouterr().out
+    assert "4 runs: 2 finished, 2 to do, about" in printed and "resnet_nano@stem=large" in printed
+    assert yaml.safe_load((study / "study.yaml").read_text())["seeds"] == [0]
+
+
+def test_runs_are_listed_filtered_compared_and_removed(study, capsys, tmp_path):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(study, copy)
+    assert main(["runs", str(copy), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["status"] for row in rows} == {"finished"} and len(rows) == 2
+    assert main(["runs", str(copy), "--model", "deit_*"]) == 0
+    printed = capsys.readouterr().out
+    assert "deit_nano@patch_size=8" in printed and "resnet" not in printed
+    first, second = (row["run"] for row in rows)
+    assert main(["runs", "diff", first, second]) == 0
+    printed = capsys.readouterr().out
+    assert ("model_options.patch_size" in printed and "accuracy" in printed) or "parameters" in printed
+    assert main(["runs", "diff", first, first]) == 0
+    assert "do not differ" in capsys.readouterr().out
+    assert "there is nobody to ask" in fails(capsys, "runs", "delete", first)
+    assert main(["runs", "delete", first, "--yes"]) == 0
+    assert "1 run removed" in capsys.readouterr().out
+    assert main(["runs", str(copy), "--json"]) == 0
+    assert [row["run"] for row in json.loads(capsys.readouterr().out)] == [second]
+
+
+def test_a_run_being_worked_on_is_not_removed(study, capsys, tmp_path):
+    import shutil
+
+    from softbias.study.store import Store
+
+    shutil.copytree(study, tmp_path / "copy")
+    folder = next(iter(Store(tmp_path / "copy" / "runs").folders()))
+    with Store(folder.parent).claim(folder.name[-10:]):
+        assert main(["runs", "delete", str(folder), "--yes"]) == 1
+    assert folder.is_dir() and "is being worked on and stays" in capsys.readouterr().err
+
+
+MISTAKES = {
+    ("compare",): "which pictures? softbias compare DATA --models A,B",
+    ("compare", "fashion"): "which models? softbias compare DATA --models",
+    ("compare", "fashion", "--models", "deit_nano@lr"): "an override of an arm is NAME=VALUE",
+    ("compare", "fashion", "--models", "deit_nan", "--recipe", "quick"): "did you mean 'deit_nano'?",
+    ("compare", "fashion", "--models", "deit_nano", "--fractions", "ten"): "--fractions takes numbers separated by commas",
+    ("compare", "fashion", "--models", "deit_nano", "--fractions", "0", "--recipe", "quick"): "at most 100 percent, but got 0",
+    ("compare", "fashion", "--models", "deit_nano", "--seeds", "x"): "seeds takes how many there are",
+    ("compare", "fashion", "--models", "deit_nano", "--recipe.lrr", "1"): "did you mean --recipe.lr?",
+    ("compare", "fashoin", "--models", "deit_nano"): "did you mean 'fashion'?",
+    (
+        "compare",
+        "fashion",
+        "--models",
+        "deit_nano",
+        "--jobs",
+        "-1",
+        "--recipe",
+        "quick",
+    ): "--jobs takes the number of processes",
+    ("compare", "fashion", "--models", "deit_nano", "--on", "slurm", "--recipe", "quick"): "--on takes ray",
+    ("compare", "fashion", "--models", "deit_nano", "--on", "ray", "--jobs", "2", "--recipe", "quick"): "leave out --jobs",
+    ("study",): "which study?",
+    ("study", "nowhere.yaml"): "the study nowhere.yaml cannot be read",
+    ("runs", "nowhere"): "nowhere is no folder",
+    ("runs", "diff", "abc", "abd"): "there is no run 'abc'",
+    ("runs", "delete"): "which runs?",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES, ids=" ".join)
+def test_a_mistake_is_one_clear_line(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = fails(capsys, *words)
+    assert MISTAKES[words] in said and "\n" not in said and not list(tmp_path.iterdir())
+
+
+def test_a_failed_run_is_told_at_the_end_with_exit_status_1(study, capsys, tmp_path, monkeypatch):
+    import shutil
+
+    from softbias.study import worker
+
+    shutil.copytree(study, tmp_path / "s")
+    shutil.rmtree(next((tmp_path / "s" / "runs").glob("*deit*")))
+    monkeypatch.setattr(worker, "train_run", lambda *_: 1 / 0)
+    assert main(["study", str(tmp_path / "s"), "--device", "cpu", "--no-report"]) == 1
+    said = capsys.readouterr()
+    assert "failed: ZeroDivisionError" in said.err and "1 run failed" in said.err and "resnet_nano" in said.out

@@ -1,0 +1,138 @@
+"""Arms and studies as text."""
+
+import re
+
+import pytest
+
+from softbias.study.arms import Arm, Pretrain, arms_from, parse_arm, read_arm, split_arms
+from softbias.study.spec import PlannedRun, StudySpec, extended, in_order, parse_seeds, read_study, write_study
+from softbias.training.recipe import RECIPES, Recipe
+from softbias.training.run import RunSpec
+
+
+def test_overrides_go_to_the_recipe_the_model_and_the_data():
+    arm = parse_arm("convit_nano@patch_size=8@strength=1.5@lr=1e-3@flip=0@betas=0.9,0.99@img_size=64@pool=average")
+    assert arm.model_options == {"patch_size": 8, "strength": 1.5, "pool": "average"}
+    assert arm.recipe == {"lr": 1e-3, "flip": 0, "betas": (0.9, 0.99)} and arm.data_options == {"img_size": 64}
+    assert arm.name.startswith("convit_nano@patch_size=8")
+
+
+def test_commas_inside_values_do_not_separate_arms():
+    text = "deit_tiny@regularize=distance:layer=2,weight=0.01@lr=1,convit_tiny@betas=0.9,0.99,x@blocks=(1,2),resnet50"
+    assert split_arms(text) == [
+        "deit_tiny@regularize=distance:layer=2,weight=0.01@lr=1", "convit_tiny@betas=0.9,0.99", "x@blocks=(1,2)", "resnet50",
+    ]  # fmt: skip
+
+
+def test_regularizers_add_up():
+    arm = parse_arm("deit_tiny@regularize=distance:layer=2,weight=0.01@regularize=style:layer=3")
+    assert arm.recipe == {"regularize": ("distance:layer=2,weight=0.01", "style:layer=3")}
+
+
+def test_an_arm_may_be_pretrained_and_named():
+    arm = parse_arm("arvit_nano@pretrain=arvit-pretrain@finetune=probe@name=probed")
+    assert arm.pretrain == Pretrain(RECIPES["arvit-pretrain"]) and arm.finetune == "probe" and arm.name == "probed"
+    assert (
+        read_arm(
+            {"model": "arvit_nano", "pretrain": {"recipe": {"preset": "arvit-pretrain", "epochs": 2}}}
+        ).pretrain.recipe.epochs
+        == 2
+    )
+
+
+MISTAKES = {
+    "@lr=1": "an arm is MODEL or MODEL@NAME=VALUE",
+    "": "there is nothing",
+    "lr=1e-3": "an arm is MODEL",
+    "deit_nano@lr": "an override of an arm is NAME=VALUE, such as lr=1e-3, but got 'lr'",
+    "deit_nano@epochs=-1": "epochs must be at least 0.0, but epochs=-1.0",
+    "deit_nano@lr=fast": "'deit_nano@lr=fast': could not convert string to float",
+    "deit_nano@pretrain=arvit": "there is no recipe 'arvit'",
+    "deit_nano@finetune=some": "full or probe, but finetune='some'",
+    "deit_nano,,convit_nano": "nothing between two of them",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_a_mistake_in_an_arm_is_named(text):
+    with pytest.raises(ValueError, match=re.escape(MISTAKES[text])):
+        arms_from(text)
+
+
+def study(**changes) -> StudySpec:
+    settings = {"name": "s", "data": ("fashion",), "arms": arms_from("deit_nano,convit_nano@strength=2@lr=0.1")}
+    return StudySpec(**{**settings, "recipe": Recipe(epochs=2, betas=(0.8, 0.9)), **changes})
+
+
+def test_a_study_survives_being_written_and_read(tmp_path):
+    arm = Arm(
+        "p", "arvit_nano", {"patch_size": 8}, pretrain=Pretrain(RECIPES["arvit-pretrain"], fraction=None), finetune="probe"
+    )
+    spec = study(
+        arms=(*study().arms, arm), fractions=(5, 100), seeds=(3, 1), budget="flops", tune=4, title="T", notes=("a", "b"),
+        published=({"data": "fashion", "arm": "p", "fraction": 5, "metric": "accuracy", "value": 0.5},), store="../shared",
+    )  # fmt: skip
+    write_study(spec, tmp_path)
+    assert read_study(tmp_path) == spec == read_study(tmp_path / "study.yaml")
+
+
+def test_a_study_by_hand_may_be_short(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: m\ndata: fashion\narms: ['deit_nano@patch_size=8']\nfractions: 10\nseeds: 2\nrecipe: quick\n")
+    spec = read_study(file)
+    assert spec.seeds == (0, 1) and spec.fractions == (10.0,) and spec.recipe == RECIPES["quick"] and spec.budget == "steps"
+
+
+FILES = {
+    "data: fashion": "a study needs name",
+    "name: x\ndata: fashion\narms: [deit_nano]\nfration: 3": "did you mean 'fractions'?",
+    "name: x\ndata: fashion\narms: [{name: a}]": "an arm needs a model",
+    "name: x\ndata: fashion\narms: [deit_nano, deit_nano]": "deit_nano stands there twice",
+    "name: x\ndata: fashion\narms: [deit_nano]\nfractions: [0]": "more than 0 and at most 100 percent, but got 0",
+    "name: x\ndata: fashion\narms: [deit_nano]\nbudget: time": "there is no budget 'time'",
+    "name: a/b\ndata: fashion\narms: [deit_nano]": "a study's name is made of letters",
+    "- x": "must hold settings by name",
+    "name: [": "cannot be read",
+}
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_a_mistake_in_a_file_names_the_file_and_the_mistake(text, tmp_path):
+    (tmp_path / "s.yaml").write_text(text)
+    with pytest.raises(ValueError, match=rf"s\.yaml.*{re.escape(FILES[text])}"):
+        read_study(tmp_path / "s.yaml")
+
+
+def test_a_study_grows_but_does_not_change():
+    larger = extended(study(seeds=(0,)), study(seeds=(0, 1), fractions=(10,), arms=arms_from("resnet_nano")))
+    assert [arm.model for arm in larger.arms] == ["deit_nano", "convit_nano", "resnet_nano"]
+    assert larger.seeds == (0, 1) and larger.fractions == (10.0, 100.0)
+    with pytest.raises(ValueError, match=r"recipe was another \(recipe: epochs was 2\.0, is 3\.0"):
+        extended(study(), study(recipe=Recipe(epochs=3, betas=(0.8, 0.9))))
+    with pytest.raises(ValueError, match="arm deit_nano was another"):
+        extended(study(), study(arms=(Arm("deit_nano", "deit_nano", {"patch_size": 8}),)))
+
+
+def test_runs_come_after_those_they_need():
+    first, second, third = (PlannedRun("a", RunSpec("d", "m", Recipe(), seed=seed)) for seed in range(3))
+    second = PlannedRun("b", second.spec, third.id)
+    assert [run.id for run in in_order([first, second, third])] == [first.id, third.id, second.id]
+    with pytest.raises(ValueError, match="in a circle"):
+        in_order([PlannedRun("a", first.spec, second.id), PlannedRun("b", second.spec, first.id)])
+
+
+def test_seeds_are_a_number_or_a_list():
+    assert parse_seeds("1") == (0,) and parse_seeds(2) == (0, 1) and parse_seeds("5,7") == (5, 7)
+    for wrong in ("0", "-1", "a", "1.5"):
+        with pytest.raises(ValueError, match="seeds takes how many"):
+            parse_seeds(wrong)
+
+
+def test_ids_ignore_what_is_as_usual_and_where_things_lie():
+    plain = RunSpec("fashion", "deit_nano", Recipe())
+    assert plain.id == RunSpec("fashion", "deit_nano", Recipe(lr=1e-3), fraction=100, data_options={"data_dir": "/x"}).id
+    assert plain.id == "c1c3d1cf91", "ids of stored runs must never change"
+    assert (
+        len({plain.id, RunSpec("fashion", "deit_nano", Recipe(lr=2e-3)).id, RunSpec("fashion", "deit_nano", Recipe(), 1).id})
+        == 3
+    )

@@ -1,0 +1,316 @@
+"""The named studies: valid at every scale, honest about their sources, and running at smoke scale."""
+
+import base64
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas
+import pytest
+import yaml
+from PIL import Image
+
+from softbias.cli import main
+from softbias.data.dataset import Dataset
+from softbias.models import create_model
+from softbias.regularizers import parse_requests
+from softbias.regularizers.attaching import find_sites
+from softbias.report.measured import measured_after
+from softbias.study import plan, progress
+from softbias.study.arms import read_recipe
+from softbias.study.catalogue import CATALOGUE, SCALES, Measured, find_study, reproducing
+from softbias.study.catalogue.measuring import over_seeds
+from softbias.study.compare import Outcome
+from softbias.study.spec import StudySpec, in_order
+
+CLASSES = {"imagenet": 100, "imagenet100": 100, "cifar100": 100, "flowers102": 102}
+SIDES = {"imagenet": 224, "imagenet100": 224, "imagenette": 96, "imagewoof": 96, "flowers102": 96}
+EVERY = [(name, scale) for name in CATALOGUE for scale in SCALES]
+
+
+@pytest.fixture(autouse=True)
+def no_sets_here(monkeypatch, tmp_path):
+    monkeypatch.setenv("SOFTBIAS_DATA", str(tmp_path / "nothing"))
+    monkeypatch.delenv("SOFTBIAS_DEBUG", raising=False)
+
+
+def pretended(name, options):
+    """A set of the right size, with enough classes, twenty training pictures a class, that takes no memory."""
+    classes, side = CLASSES.get(name, 10), options.get("img_size", SIDES.get(name, 32))
+    images = np.broadcast_to(np.zeros((1, 1, 1, 1), np.uint8), (22 * classes, side, side, 3))
+    labels = np.arange(22 * classes) % classes
+    splits = {"train": np.arange(20 * classes), "test": np.arange(20 * classes, 22 * classes)}
+    return Dataset(name, images, labels, tuple(map(str, range(classes))), splits)
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    monkeypatch.setattr(plan, "load_once", pretended)
+    monkeypatch.setattr(plan, "arm_macs", lambda arm, pictures: 1)  # models are built once, by their own test
+
+
+def test_the_twelve_studies_are_there():
+    assert list(CATALOGUE) == [
+        "convit-sample-efficiency", "convit-sizes", "convit-locality", "ibit-imagenet", "ibit-ablation", "ibit-scaling",
+        "ibit-depth", "arvit-table1", "arvit-cost", "eth-cifar10", "eth-combined", "eth-background",
+    ]  # fmt: skip
+    assert all(name == study.name for name, study in CATALOGUE.items())
+
+
+@pytest.mark.parametrize(("name", "scale"), EVERY)
+def test_every_study_at_every_scale_is_a_plan_of_distinct_runs_that_can_be_ordered(name, scale, pretend):
+    spec = find_study(name).spec(scale)
+    runs = plan.study_runs(spec)
+    compared = [run for run in runs if run.spec.recipe.objective == "supervised"]
+    assert len(compared) == len(spec.data) * len(spec.arms) * len(spec.fractions) * len(spec.seeds)
+    assert len({run.id for run in runs}) == len(runs)
+    assert [run.id for run in plan.study_runs(find_study(name).spec(scale))] == [run.id for run in runs]
+    known = {run.id for run in runs}
+    assert all(run.needs is None or run.needs in known for run in runs)
+    assert len(in_order(runs)) == len(runs)
+
+
+@pytest.mark.parametrize(("name", "scale"), EVERY)
+def test_every_study_survives_its_file(name, scale):
+    spec = find_study(name).spec(scale)
+    again = StudySpec.from_dict(yaml.safe_load(yaml.safe_dump(spec.to_dict(), allow_unicode=True)))
+    assert again.to_dict() == spec.to_dict() and again.arms == spec.arms
+
+
+def test_every_model_of_every_study_can_be_built_and_has_the_layers_that_are_regularized():
+    seen = set()
+    for name, scale in EVERY:
+        spec = find_study(name).spec(scale)
+        for arm in spec.arms:
+            recipes = [read_recipe(arm.recipe, spec.recipe), *([arm.pretrain.recipe] if arm.pretrain else [])]
+            asked = tuple(request for recipe in recipes for request in recipe.regularize)
+            data = pretended(spec.data[0], spec.data_options)
+            key = arm.model, repr(sorted(arm.model_options.items())), data.img_size, asked
+            if key in seen:
+                continue
+            seen.add(key)
+            options = {"drop_path": spec.recipe.drop_path, **arm.model_options}
+            model = create_model(arm.model, num_classes=10, img_size=data.img_size, device="meta", **options)
+            if asked:
+                assert find_sites(model, parse_requests(asked), data.img_size)
+    assert len(seen) > 60
+
+
+def test_a_pretraining_is_shared_by_the_fine_tunes_of_its_arm_and_by_nobody_else(pretend):
+    runs = plan.study_runs(find_study("arvit-table1").spec("small"))
+    before = [run for run in runs if run.spec.recipe.objective == "rotation"]
+    tuned = [run for run in runs if run.needs]
+    assert len(before) == 14 * 3 and len(tuned) == 5 * 14 * 3
+    for run in before:
+        own = [other for other in tuned if other.needs == run.id]
+        assert (
+            len(own) == 5 and len({other.arm for other in own}) == 1 and {other.spec.seed for other in own} == {run.spec.seed}
+        )
+    asked = [run.spec.recipe.regularize for run in before if run.spec.seed == 0]
+    assert sorted(asked) == sorted(
+        [(), (), *((f"{kind}:layer={layer},weight=0.01",) for kind in ("distance", "style") for layer in range(6))]
+    )
+
+
+def test_the_ablation_differs_in_mask_and_cutmix_and_in_nothing_else():
+    for scale in SCALES:
+        spec = find_study("ibit-ablation").spec(scale)
+        cells = set()
+        for arm in spec.arms:
+            options = dict(arm.model_options)
+            recipe = read_recipe(arm.recipe, spec.recipe)
+            cells.add((options.pop("masked_blocks", None) is None, recipe.augmentation.cutmix > 0))
+            assert recipe.with_overrides({"cutmix": 0}) == spec.recipe.with_overrides({"cutmix": 0})
+            assert (arm.model, options) == (spec.arms[0].model, dict(spec.arms[0].model_options))
+        assert cells == {(mask, mix) for mask in (True, False) for mix in (True, False)}
+
+
+def test_the_scenes_are_shown_to_the_runs_of_the_cifar_study(pretend):
+    ids = {name: [run.id for run in plan.study_runs(find_study(name).spec("small"))] for name in CATALOGUE if name[:3] == "eth"}
+    assert ids["eth-combined"] == ids["eth-background"] == ids["eth-cifar10"]
+    assert find_study("eth-combined").spec("small").store == "../eth-cifar10-small/runs"
+
+
+@pytest.mark.parametrize("study", CATALOGUE.values(), ids=list(CATALOGUE))
+def test_sources_are_quoted_and_every_published_number_says_where_it_stands(study):
+    assert len(study.source) > 40 and len(study.can) > 40 and len(study.cannot) > 40 and study.question.endswith("?")
+    arms = {arm.name for arm in study.build("paper").arms}
+    for row in (*study.published, *study.beside):
+        assert row["note"] and row["note"].split(",")[0] in ("ConViT", "IBiT", "ARViT", "ETH"), row
+        assert row["arm"] in arms, row
+    in_percent = {"accuracy", "top5"}
+    assert all(row["metric"] in in_percent and 1 < row["value"] < 100 for row in study.published)
+    spec = study.spec("paper")
+    assert spec.source == study.source and study.can in spec.notes[0] and study.cannot in spec.notes[1]
+
+
+def test_published_numbers_are_those_of_the_documents():
+    def values(name, **wanted):
+        rows = [*find_study(name).published, *find_study(name).beside]
+        return [row["value"] for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+    efficiency = {"metric": "accuracy", "arm": "ConViT"}
+    assert values("convit-sample-efficiency", **efficiency) == [47.8, 59.6, 73.7, 78.2, 81.4]
+    assert values("convit-sizes", metric="images/s", arm="ConViT-B+") == [96]
+    assert values("arvit-table1", arm="ARViT-R1-5") == [88.45, 89.65, 85.82, 95.40, 82.70]
+    assert values("arvit-cost", arm="ViT-B") == [1 * 3600 + 49 * 60 + 12]
+    assert values("ibit-scaling", arm="DeiT") == [17.40, 60.28, 71.45]
+    assert values("eth-combined") == [2.09, 1.93, 2.13] and values("eth-background") == [15.0, 10.5, 14.5]
+
+
+def test_at_smoke_scale_absent_sets_are_replaced_and_the_study_says_so():
+    spec = find_study("arvit-table1").spec("smoke")
+    assert spec.data == ("fashion",) and {arm.pretrain.data for arm in spec.arms} == {"fashion"}
+    assert any("cifar10, cifar100, flowers102, imagenette, imagewoof" in note and "fashion" in note for note in spec.notes)
+    assert any("imagenet is too large" in note for note in spec.notes)  # for the pre-training
+    assert find_study("arvit-table1").spec("small").data[0] == "cifar10"
+    assert any("imagenet is too large" in note for note in find_study("convit-sizes").spec("smoke").notes)
+
+
+def test_at_smoke_scale_a_set_that_is_there_is_taken(tmp_path):
+    folder = tmp_path / "sets" / "cifar10"
+    folder.mkdir(parents=True)
+    for part, count in (("train", 20), ("test", 10)):
+        np.save(folder / f"{part}_images.npy", np.zeros((count, 32, 32, 3), np.uint8))
+        np.save(folder / f"{part}_labels.npy", np.arange(count) % 10)
+    spec = find_study("eth-cifar10").spec("smoke", data_dir=tmp_path / "sets")
+    assert spec.data == ("cifar10",) and not any("fashion" in note for note in spec.notes)
+    assert find_study("eth-cifar10").spec("smoke", seeds=(4, 5)).seeds == (4, 5)
+
+
+def test_a_damaged_set_is_not_replaced_in_silence(tmp_path):
+    (tmp_path / "imagenette_96.npz").write_bytes(b"not a pack")
+    with pytest.raises(ValueError, match="cannot be read"):
+        find_study("arvit-table1").spec("smoke", data_dir=tmp_path)
+
+
+def test_the_list_names_every_study_and_tells_all_about_one(capsys):
+    assert main(["reproduce", "--list"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed and study.question in printed for name, study in CATALOGUE.items())
+    assert main(["reproduce", "arvit-table1", "--list"]) == 0
+    printed = capsys.readouterr().out
+    assert "84.76" in printed and "It cannot show" in printed and "paper: cifar10" in printed and "70 runs" in printed
+    assert main(["reproduce", "--list", "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(CATALOGUE)
+
+
+def test_a_wrong_name_or_none_is_refused_with_what_there_is(capsys):
+    assert main(["reproduce", "convit-size"]) == 2
+    assert "did you mean 'convit-sizes'" in capsys.readouterr().err
+    assert main(["reproduce"]) == 2
+    assert "--list" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="there is no scale 'huge'"):
+        find_study("convit-sizes").spec("huge")
+
+
+def test_a_dry_run_plans_and_trains_nothing(tmp_path, capsys):
+    assert main(["reproduce", "ibit-depth", "--dry-run", "--out", str(tmp_path / "x"), "--device", "cpu"]) == 0
+    printed = capsys.readouterr().out
+    assert "3 runs: 0 finished, 3 to do" in printed and "masks in the first 2 of 4" in printed and not (tmp_path / "x").exists()
+
+
+class Heard(progress.Quiet):
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def message(self, text):
+        self.told.append(text)
+
+
+def finished_study(monkeypatch, tmp_path, **more):
+    """A named study whose runs are there at once, and what happens after them, in order."""
+    happened = []
+    outcome = Outcome(tmp_path, plan.Plan((), (), {}, {}), pandas.DataFrame({"arm": ["a"]}), **more)
+    monkeypatch.setattr(reproducing, "run_study", lambda *_, **settings: happened.append(settings["report"]) or outcome)
+    monkeypatch.setattr(reproducing, "make_report", lambda folder, _: happened.append("report") or folder / "report.html")
+    return happened
+
+
+def test_measurements_come_after_the_runs_and_before_the_report_which_lists_them(monkeypatch, tmp_path):
+    happened = finished_study(monkeypatch, tmp_path)
+    (tmp_path / "extra").mkdir()
+    Image.new("RGB", (8, 4)).save(tmp_path / "extra" / "a.png")
+    (tmp_path / "extra" / "a.csv").write_text("arm\n1\n")
+
+    def after(folder, scale, device):
+        happened.append((scale, device))
+        return [Measured("A thing", "in words", (folder / "extra" / "a.png",), (folder / "extra" / "a.csv",))]
+
+    named = replace(find_study("convit-sizes"), after=after)
+    done = reproducing.reproducer(named, "smoke")(named.build("paper"), tmp_path, device="cpu")
+    assert happened == [False, ("smoke", "cpu"), "report"] and done.report == tmp_path / "report.html"
+    (one,) = measured_after(tmp_path)
+    assert one["title"] == "A thing" and one["about"] == "in words"
+    assert one["pictures"][0]["uri"].startswith("data:image/png;base64,") and one["pictures"][0]["width"] == 8
+    assert base64.b64decode(one["tables"][0]["uri"].split(",")[1]) == b"arm\n1\n"
+    assert measured_after(None) == measured_after(tmp_path / "elsewhere") == []
+
+
+def test_a_measurement_that_fails_is_told_and_hides_neither_runs_nor_report(monkeypatch, tmp_path):
+    happened = finished_study(monkeypatch, tmp_path)
+
+    def after(folder, scale, device):
+        raise RuntimeError("out of memory")
+
+    named = replace(find_study("convit-sizes"), after=after)
+    heard = Heard()
+    done = reproducing.reproducer(named, "smoke")(named.build("paper"), tmp_path, device="cpu", display=heard)
+    assert done.report is not None and happened == [False, "report"]
+    assert any("RuntimeError: out of memory" in text for text in heard.told)
+
+
+def test_nothing_is_measured_where_runs_failed(monkeypatch, tmp_path):
+    happened = finished_study(monkeypatch, tmp_path, failed=(("a", "why"),))
+    named = replace(find_study("convit-sizes"), after=lambda *_: happened.append("measured"))
+    heard = Heard()
+    reproducing.reproducer(named, "smoke")(named.build("paper"), tmp_path, device="cpu", display=heard)
+    assert happened == [False, "report"] and any("some runs failed" in text for text in heard.told)
+
+
+def test_the_interval_over_seeds_is_student_s():
+    mean, low, high = over_seeds([1.0, 2.0, 3.0])
+    assert mean == 2 and high - 2 == pytest.approx(4.302653 / 3**0.5, rel=1e-5) and low == pytest.approx(4 - high)
+    assert over_seeds([5.0])[0] == 5 and np.isnan(over_seeds([5.0])[1])
+
+
+MEASURED = {  # study -> tables that it writes beside its report, and a column with numbers in it
+    "convit-sizes": {"speed": "images_per_second"},
+    "convit-locality": {
+        "strength_and_layers": "accuracy",
+        "learning_curves": "accuracy",
+        "locality": "value",
+        "gates": "value",
+    },
+    "arvit-table1": {"pretraining": "accuracy"},
+    "arvit-cost": {"step_time": "milliseconds"},
+    "eth-combined": {"combined": "value", "combined_summary": "value"},
+    "eth-background": {"background": "value", "background_summary": "value"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_study_runs_at_smoke_scale(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SOFTBIAS_DEBUG", "1")
+    out = tmp_path / f"{name}-smoke"
+    assert main(["reproduce", name, "--out", str(out), "--device", "cpu"]) == 0
+    study = find_study(name)
+    spec = study.spec("smoke")
+    frame = pandas.read_csv(out / "figures" / "runs.csv")
+    assert set(frame["arm"]) >= {arm.name for arm in spec.arms}
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert study.title in page and "fashion" in page and "nano models stand in" in page
+    for row in study.published:
+        if row["arm"] in {arm.name for arm in spec.arms}:
+            assert f"{row['value']:.1f}" in page and row["note"] in page
+    assert (study.after is not None) == (name in MEASURED)
+    for table, column in MEASURED.get(name, {}).items():
+        rows = pandas.read_csv(out / "extra" / f"{table}.csv")
+        assert len(rows) and rows[column].notna().any()
+    if study.after is not None:
+        listed = json.loads((out / "extra" / "extra.json").read_text())
+        files = [file for one in listed for file in (*one["figures"], *one["tables"])]
+        assert files and all((out / file).stat().st_size > 0 for file in files)
+        assert all(one["title"] in page for one in listed)

@@ -1,0 +1,151 @@
+"""A study in this process: what runs, what is reused, what happens to the others when one fails."""
+
+import json
+
+import pytest
+
+import softbias
+from softbias.study import worker
+from softbias.study.compare import run_study
+from softbias.study.frame import COLUMNS, runs_frame
+from softbias.study.progress import Quiet
+
+from .small_studies import SHORT, outcome
+
+
+class Counting(Quiet):
+    """Which runs were started."""
+
+    def __init__(self):
+        super().__init__()
+        self.started, self.messages = [], []
+
+    def start(self, run):
+        self.started.append(run.label.split(" · ", 1)[1])
+
+    def message(self, text):
+        self.messages.append(text)
+
+
+def do(spec, out, **options):
+    display = Counting()
+    done = run_study(spec, out, device="cpu", display=display, report=False, **{"baseline": False, **options})
+    return done, display
+
+
+def test_a_study_grows_and_nothing_runs_twice(little_study, tmp_path):
+    out = tmp_path / "s"
+    done, display = do(little_study("deit_nano", seeds=1, out=out), out)
+    assert len(display.started) == 2 and not done.failed
+    before = outcome(out)
+    done, display = do(little_study("convit_nano", seeds=1, out=out), out)
+    assert display.started == ["convit_nano · 50 % · seed 0", "convit_nano · 100 % · seed 0"]
+    done, display = do(little_study("deit_nano", seeds=2, fractions=100, out=out), out)
+    assert len(display.started) == 4 and all("seed 1" in label for label in display.started)
+    after = outcome(out)
+    assert len(after) == 8 and all(after[id] == before[id] for id in before)
+    _, display = do(little_study("deit_nano", seeds=1, out=out), out)
+    assert display.started == [] and "8 runs: 8 finished, 0 to do" in display.messages
+    frame = runs_frame(out)
+    assert tuple(frame.columns) == COLUMNS and list(dict.fromkeys(frame["arm"])) == ["deit_nano", "convit_nano"]
+    assert set(frame["n_train"]) == {60, 120} and set(frame["n_test"]) == {60} and frame["macs"].gt(0).all()
+    assert frame["accuracy"].between(0, 1).all() and set(frame["steps"]) == {6} and not (out / "runs" / "x").exists()
+
+
+def test_a_dry_run_writes_nothing(little_study, tmp_path):
+    done, display = do(little_study(out=tmp_path / "s"), tmp_path / "s", dry_run=True)
+    assert len(done.plan.missing) == 8 and not (tmp_path / "s").exists() and display.started == []
+
+
+def test_several_studies_share_a_store(little_study, tmp_path):
+    shared = tmp_path / "shared"
+    do(little_study("deit_nano", seeds=1, store=shared, out=tmp_path / "a"), tmp_path / "a")
+    do(little_study("resnet_nano", seeds=1, fractions=100, store=shared, out=tmp_path / "c"), tmp_path / "c")
+    done, display = do(little_study("deit_nano,convit_nano", seeds=1, store=shared, out=tmp_path / "b"), tmp_path / "b")
+    assert all(label.startswith("convit_nano") for label in display.started) and len(display.started) == 2
+    assert len(done.frame) == 4 and set(done.frame["arm"]) == {"deit_nano", "convit_nano"}  # not what others left there
+    assert len(runs_frame(shared)) == 5
+
+
+def test_one_failing_run_does_not_stop_the_others_and_is_tried_again(little_study, tmp_path, monkeypatch):
+    real = worker.train_run
+
+    def fails_once(task, store, display):
+        if task.spec.model == "deit_nano" and task.spec.seed == 1:
+            raise RuntimeError("the lamp went out")
+        return real(task, store, display)
+
+    monkeypatch.setattr(worker, "train_run", fails_once)
+    spec = little_study(fractions=100)
+    done, _ = do(spec, tmp_path)
+    ((label, error),) = done.failed
+    assert "deit_nano · 100 % · seed 1" in label and error == "RuntimeError: the lamp went out" and len(done.frame) == 3
+    monkeypatch.setattr(worker, "train_run", real)
+    done, display = do(spec, tmp_path)
+    assert display.started == ["deit_nano · 100 % · seed 1"] and not done.failed and len(done.frame) == 4
+    assert not list(tmp_path.glob("runs/*/failure.json"))
+
+
+def test_fine_tunes_start_from_the_pretraining_they_share(little_study, tmp_path):
+    arms = "arvit_nano@pretrain=arvit-pretrain@finetune=probe@name=probe,arvit_nano@pretrain=arvit-pretrain@name=full"
+    spec = little_study(arms, seeds=1)
+    short = {"steps": 2, "batch_size": 8, "objective": "rotation"}
+    from dataclasses import replace
+
+    spec = replace(
+        spec,
+        arms=tuple(
+            replace(arm, pretrain=replace(arm.pretrain, recipe=arm.pretrain.recipe.with_overrides(short))) for arm in spec.arms
+        ),
+    )
+    done, display = do(spec, tmp_path)
+    assert display.started[0].startswith("arvit_nano pre-training") and len(display.started) == 5 and not done.failed
+    frame = done.frame
+    (first,) = frame[frame["objective"] == "rotation"]["run"]
+    body = softbias.load(f"{first}/model").state_dict()
+    probed = softbias.load(frame[frame["arm"] == "probe"]["run"].iloc[0] + "/model").state_dict()
+    assert all((tensor == probed[name]).all() for name, tensor in body.items() if "head" not in name)
+    moved = tmp_path.rename(tmp_path.with_name("moved"))  # ids do not depend on where the source lies
+    _, display = do(spec, moved)
+    assert display.started == []
+
+
+def test_runs_that_need_a_failed_one_fail_with_the_reason(little_study, tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "train_run", lambda *_: 1 / 0)
+    done, display = do(little_study("arvit_nano@pretrain=arvit-pretrain", seeds=1), tmp_path)
+    reasons = sorted(error for _, error in done.failed)
+    assert len(reasons) == 3 and reasons[0] == "ZeroDivisionError: division by zero" and "which failed" in reasons[1]
+    assert len(display.started) == 1
+
+
+def test_a_half_written_run_is_done_again(little_study, tmp_path):
+    spec = little_study("deit_nano", fractions=100)
+    do(spec, tmp_path)
+    whole = outcome(tmp_path)
+    first, second = sorted(path for path in (tmp_path / "runs").iterdir() if not path.name.startswith("."))
+    (first / "summary.json").write_text((first / "summary.json").read_text()[:40])
+    (second / "summary.json").unlink()
+    (second / "config.yaml").write_text("")
+    _, display = do(spec, tmp_path)
+    assert len(display.started) == 2 and outcome(tmp_path) == whole
+
+
+def test_the_library_returns_a_table_and_names_the_study(pictures, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    frame = softbias.compare(
+        pictures, ["deit_nano", "convit_nano@strength=2"], seeds=1, recipe="quick", device="cpu", report=False, **SHORT
+    )
+    assert len(frame) == 2 and frame.attrs["study"] == "studies/bright" and frame.attrs["failed"] == []
+    assert frame["baseline_accuracy"].notna().all()
+    again = softbias.compare(pictures, "deit_nano", seeds=1, device="cpu", report=False)  # the recipe is the study's
+    assert list(again["run"]) == list(frame["run"])
+    with pytest.raises(ValueError, match=r"studies/bright holds a study already, and its recipe was another"):
+        softbias.compare(pictures, "deit_nano", seeds=1, device="cpu", lr=0.5)
+
+
+def test_loose_runs_are_named_by_what_differs(pictures, tmp_path):
+    for number, options in enumerate([{"lr": 0.01}, {"lr": 0.01, "seed": 1}, {"lr": 0.02}]):
+        softbias.fit(pictures, "deit_nano", "quick", out=tmp_path / f"run{number}", device="cpu", **SHORT, **options)
+    frame = runs_frame([tmp_path / f"run{number}" for number in range(3)])
+    assert sorted(frame["arm"]) == ["deit_nano@lr=0.01", "deit_nano@lr=0.01", "deit_nano@lr=0.02"]
+    assert frame["id"].nunique() == 3 and json.loads((tmp_path / "run0" / "summary.json").read_text())["macs"] > 0

@@ -1,0 +1,67 @@
+"""From a study to its runs: budgets, dependencies, what is refused."""
+
+import re
+
+import pytest
+
+from softbias.study.plan import make_plan, study_runs
+from softbias.study.store import Store
+
+
+def test_the_product_is_planned_and_every_arm_has_the_same_seeds_and_steps(little_study):
+    runs = study_runs(little_study("deit_nano,convit_nano@strength=2", fractions=(25, 50, 100), seeds=2))
+    assert len(runs) == 12 and len({run.id for run in runs}) == 12
+    assert {run.spec.recipe.steps for run in runs} == {6}
+    by_arm = {arm: [(r.spec.fraction, r.spec.seed) for r in runs if r.arm == arm] for arm in {run.arm for run in runs}}
+    assert len(by_arm) == 2 and len({tuple(cells) for cells in by_arm.values()}) == 1
+
+
+def test_equal_steps_are_those_of_all_the_data_and_warm_up_as_long(little_study):
+    spec = little_study(overrides={"steps": None, "epochs": 4, "warmup_epochs": 0.4})
+    runs = study_runs(spec)
+    assert {run.spec.recipe.steps for run in runs} == {28}  # 4 × (120 // 16)
+    steps = {100.0: 7, 50.0: 3}
+    assert {round(run.spec.recipe.warmup_epochs * steps[run.spec.fraction]) for run in runs} == {2}  # a tenth of 28
+
+
+def test_epochs_as_budget_leave_small_fractions_fewer_steps(little_study):
+    runs = study_runs(little_study(budget="epochs", overrides={"steps": None, "epochs": 4}))
+    assert {run.spec.recipe.steps for run in runs} == {None} and {run.spec.recipe.epochs for run in runs} == {4.0}
+
+
+def test_equal_flops_give_a_cheaper_model_more_steps(little_study):
+    runs = study_runs(little_study("deit_nano,deit_nano@depth=2,deit_nano@depth=8", budget="flops", overrides={"steps": 100}))
+    steps = {run.arm: run.spec.recipe.steps for run in runs}
+    assert steps["deit_nano"] == 100 and 180 < steps["deit_nano@depth=2"] < 220 and 45 < steps["deit_nano@depth=8"] < 55
+
+
+def test_a_pretraining_is_planned_once_for_all_fractions_and_ways_to_fine_tune(little_study):
+    arms = "arvit_nano@pretrain=arvit-pretrain@finetune=probe,arvit_nano@pretrain=arvit-pretrain@finetune=full,arvit_nano"
+    runs = study_runs(little_study(arms))
+    before = [run for run in runs if run.spec.recipe.objective == "rotation"]
+    assert len(before) == 2 and len(runs) == 2 + 3 * 4  # one per seed
+    for run in runs:
+        if run.needs:
+            (first,) = [other for other in before if other.id == run.needs]
+            assert first.spec.seed == run.spec.seed and run.spec.source == f"run:{first.id}"
+
+
+@pytest.mark.parametrize(
+    ("models", "said"),
+    [
+        ("deit_nan", "did you mean 'deit_nano'?"),
+        ("convit_nano@strenght=2", "the arm convit_nano@strenght=2: there is no option of convit_nano 'strenght'"),
+        ("resnet_nano@patch_size=8", "resnet_nano has no patches"),
+        ("deit_nano,deit_nano@name=twin", "the arms deit_nano and twin are the same runs"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_before_anything_runs(models, said, little_study):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        study_runs(little_study(models))
+
+
+def test_the_plan_says_how_long_it_takes(little_study, tmp_path):
+    plan = make_plan(study_runs(little_study()), Store(tmp_path), device="cpu", threads=1)
+    assert len(plan.missing) == 8 and set(plan.seconds) == {run.id for run in plan.runs}
+    assert all(seconds > 0 for seconds in plan.seconds.values())
+    assert plan.describe(2).startswith("8 runs: 0 finished, 8 to do, about") and "with 2 at a time" in plan.describe(2)

@@ -1,0 +1,96 @@
+"""A real Ray cluster of two nodes on this machine; one is lost in the middle of a study."""
+
+import builtins
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from softbias.study.compare import run_study
+from softbias.study.on_ray import address_of
+from softbias.study.progress import Quiet
+from softbias.study.worker import EVERY
+
+from .small_studies import outcome
+
+
+def test_an_address_is_ray_or_ray_colon():
+    assert address_of("ray://head:10001") == "ray://head:10001"
+    with pytest.raises(ValueError, match="--on takes ray, or ray://HOST:PORT"):
+        address_of("slurm")
+
+
+def test_without_ray_the_error_says_what_to_install(little_study, tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def refuse(name, *rest, **more):
+        if name == "ray":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(ValueError, match=r"pip install 'softbias\[ray\]'"):
+        run_study(little_study(), tmp_path, on="ray", device="cpu", report=False)
+
+
+class Lines(Quiet):
+    def __init__(self):
+        super().__init__()
+        self.messages, self.notes = [], []
+
+    def message(self, text):
+        self.messages.append(text)
+
+    def done(self, run, done):
+        super().done(run, done)
+        self.notes += done.notes
+
+
+@pytest.mark.slow
+def test_a_study_survives_the_loss_of_a_node(little_study, tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv(EVERY, "0.3")
+    spec = little_study("deit_nano", seeds=3, fractions=100, overrides={"steps": 300})
+    out = tmp_path / "s"
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        lost = cluster.add_node(num_cpus=1)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        display, killed = Lines(), []
+
+        def kill_one() -> None:
+            """When both nodes are at work: the second node with all of its processes, at once."""
+            deadline = time.monotonic() + 900
+            while time.monotonic() < deadline and not killed:
+                time.sleep(0.1)
+                if len(claimed(out)) == 2 and len({path.parents[1] for path in out.glob("runs/*/checkpoints/step-*")}) == 2:
+                    cluster.remove_node(lost, allow_graceful=False)
+                    killed.append(time.monotonic())
+
+        thread = threading.Thread(target=kill_one, daemon=True)
+        thread.start()
+        done = run_study(spec, out, on="ray", device="cpu", report=False, baseline=False, display=display)
+        thread.join(10)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert killed and not done.failed and len(done.frame) == 3
+    assert any("was lost" in text and "continues from its checkpoint" in text for text in display.messages), display.messages
+    assert any(note.startswith("continuing at step") for note in display.notes)
+    run_study(spec, tmp_path / "never", device="cpu", report=False, baseline=False)
+    assert outcome(out) == outcome(tmp_path / "never")
+
+
+def claimed(out: Path) -> set[int]:
+    found = set()
+    for file in out.glob("runs/.claims/[!.]*"):
+        try:
+            found.add(json.loads(file.read_text())["pid"])
+        except (OSError, json.JSONDecodeError):
+            continue
+    return {pid for pid in found if os.path.exists(f"/proc/{pid}")}

@@ -1,0 +1,55 @@
+"""The same search for every arm, never with the test pictures."""
+
+import builtins
+import json
+from pathlib import Path
+
+import pytest
+
+from softbias.study.compare import run_study
+from softbias.study.execute import Settings
+from softbias.study.progress import Quiet
+from softbias.study.tuning import VALIDATION, tune
+from softbias.training.run import RunDirectory
+
+
+def test_every_arm_has_as_many_trials_none_sees_the_test_pictures_and_the_choice_is_used(little_study, tmp_path):
+    pytest.importorskip("optuna")
+    spec = little_study("deit_nano,convit_nano", seeds=1, fractions=100, tune=2)
+    done = run_study(spec, tmp_path, device="cpu", report=False, baseline=False)
+    record = json.loads((tmp_path / "tuning.json").read_text())
+    assert (
+        record["trials"] == 2
+        and record["validation"] == VALIDATION
+        and {row["arm"] for row in record["arms"]} == {"deit_nano", "convit_nano"}
+    )
+    trials = list((tmp_path / "trials").glob("*/summary.json"))
+    assert len(trials) == 4
+    for file in trials:
+        summary = json.loads(file.read_text())
+        assert "test" not in summary and summary["pictures"] == {"train": 96, "val": 24}
+        assert not (file.parent / "predictions.parquet").exists()
+    for row in record["arms"]:
+        assert row["trials"][0]["lr"] == spec.recipe.lr  # the recipe itself is the first trial
+        best = max(row["trials"], key=lambda trial: trial["validation_accuracy"])
+        assert row["chosen"] == {"lr": best["lr"], "weight_decay": best["weight_decay"]}
+        (run,) = done.frame[done.frame["arm"] == row["arm"]]["run"]
+        recipe = RunDirectory(Path(run)).spec().recipe
+        assert recipe.lr == best["lr"] and recipe.val_fraction == spec.recipe.val_fraction
+    before = {file: file.stat().st_mtime_ns for file in trials}
+    settings = Settings(tmp_path / "runs", "cpu", baseline=False)
+    tune(spec, tmp_path, settings, Quiet())  # asked again, it proposes the same trials and finds them done
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "trials").glob("*/summary.json")} == before
+
+
+def test_without_optuna_the_error_says_what_to_install(little_study, tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def refuse(name, *rest, **more):
+        if name == "optuna":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(ValueError, match=r"pip install 'softbias\[tune\]'"):
+        run_study(little_study(tune=2), tmp_path, device="cpu", report=False)
