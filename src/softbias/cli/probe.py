@@ -1,0 +1,196 @@
+"""`softbias probe`: what a model's bias is, measured."""
+
+from __future__ import annotations
+
+import json as json_module
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from softbias.cli.options import model_options
+from softbias.cli.parsing import flag
+
+if TYPE_CHECKING:
+    from softbias.probes import Probe
+    from softbias.probes.loading import Named
+
+
+def probe(
+    models: Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        flag("MODEL_OR_RUN", "Runs, folders of saved models, names of `softbias models`, timm:NAME, hf:FOLDER."),
+    ],
+    /,
+    probes: str = "locality,gates,masks",
+    data: str | None = None,
+    out: Path = Path("probes"),
+    n: int | None = None,
+    seed: int = 0,
+    split: Literal["test", "val", "train", "all"] = "test",
+    checkpoints: bool = False,
+    backgrounds: Path | None = None,
+    option: Annotated[
+        tuple[str, ...],
+        tyro.conf.UseAppendAction,
+        flag("PROBE.NAME=VALUE", "An option of a probe, such as locality.original=true."),
+    ] = (),
+    model_option: Annotated[
+        tuple[str, ...],
+        tyro.conf.UseAppendAction,
+        flag("NAME=VALUE", "An option of models given by name, such as patch_size=8."),
+    ] = (),
+    data_dir: Path | None = None,
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    json: bool = False,
+) -> None:
+    """Measure what models are biased to: how far they look, and what they rely on.
+
+    Each probe writes OUT/probes/NAME.csv, the same as .json, and figures; a short table is printed. A model whose weights were
+    never trained is labeled "untrained" everywhere. `--probes all` takes every one, `--probes profile` makes one page of the
+    most telling numbers of them; probes that a model has nothing for (gates of a DeiT, say) are said and passed over.
+
+      softbias probe runs/a runs/b --probes locality,gates --out look
+      softbias probe runs/a --checkpoints --probes locality,gates,masks
+      softbias probe runs/a timm:resnet18 --data fashion --probes profile
+
+    Args:
+        probes: Names separated by commas, or all; a wrong name lists them.
+        data: Pictures; a run's own if not given.
+        out: Where files go.
+        n: Pictures; if not given, each probe's own number (1,000, or 5,000 scenes).
+        seed: Which pictures, and what becomes of them.
+        split: Of the pictures.
+        checkpoints: Through training: at the start and at every checkpoint that the run kept.
+        backgrounds: Folder of pictures for the probe background; $SOFTBIAS_DATA/backgrounds if it is there, else textures.
+        data_dir: Where named sets lie.
+        device: Where to compute.
+        json: Print the rows as JSON instead of tables.
+    """
+    from softbias.probes import PROBES, find_probe
+    from softbias.probes.loading import Sets, find_subject
+
+    if not models:
+        raise ValueError("which models? softbias probe MODEL_OR_RUN… --probes locality,gates")
+    every = [name for name in PROBES if name not in ("profile", "illustrations")]  # these measure nothing new
+    names = every if probes == "all" else [name.strip() for name in probes.split(",") if name.strip()]
+    chosen = {name: find_probe(name) for name in names}
+    asked = probe_options(option, chosen, n, seed, split, backgrounds)
+    from softbias.cli.training import find_device
+
+    sets = Sets(None if data_dir is None else str(data_dir))
+    device_name = find_device(device)
+    built = model_options(model_option)
+    found = []
+    for name in models:
+        from softbias.probes.loading import is_name
+
+        found.append(find_subject(name, data, sets, device=device_name, **(built if is_name(name) else {})))
+    found = with_distinct_names(found)
+    rows = measure_all(found, chosen, asked, checkpoints, out / "probes", quiet=json)
+    if json:
+        from softbias.probes.rows import plain
+
+        print(json_module.dumps([{key: plain(value) for key, value in row.items()} for part in rows.values() for row in part]))
+
+
+def with_distinct_names(found: list[Named]) -> list[Named]:
+    """Two models of the same name are told apart by a number."""
+    from dataclasses import replace
+
+    seen: dict[str, int] = {}
+    distinct = []
+    for named in found:
+        name = named.subject.name
+        seen[name] = seen.get(name, 0) + 1
+        label = name if seen[name] == 1 else f"{name} ({seen[name]})"
+        distinct.append(replace(named, subject=replace(named.subject, name=label)))
+    return distinct
+
+
+def probe_options(
+    given: tuple[str, ...], chosen: dict[str, Probe], n: int | None, seed: int, split: str, backgrounds: Path | None
+) -> dict[str, dict[str, Any]]:
+    """What each probe is called with: what its function knows of what was asked."""
+    import inspect
+
+    own: dict[str, dict[str, Any]] = {name: {} for name in chosen}
+    for text in given:
+        place, dot, rest = text.partition(".")
+        if not dot or place not in chosen:
+            raise ValueError(
+                f"--option takes PROBE.NAME=VALUE with a probe of --probes ({', '.join(chosen)}), but got {text!r}"
+            )
+        for name, value in model_options((rest,)).items():
+            known = [*inspect.signature(chosen[place].measure).parameters][2:]
+            if name not in known:
+                raise ValueError(f"the probe {place} has no option {name!r}; it has {', '.join(known)}")
+            own[place][name] = tuple(value) if isinstance(value, list) else value
+    everything = {"seed": seed, "split": split, "n": n, "backgrounds": backgrounds}
+    for name, one in chosen.items():
+        known = [*inspect.signature(one.measure).parameters]
+        common = {key: value for key, value in everything.items() if key in known and value is not None}
+        own[name] = common | own[name]
+    return own
+
+
+def measure_all(
+    found: list[Named], chosen: dict[str, Probe], asked: dict[str, dict[str, Any]], checkpoints: bool, folder: Path, quiet: bool
+) -> dict[str, list[dict[str, Any]]]:
+    """Every probe of every model; a probe that has nothing to say about a model says why and is passed over."""
+    import sys
+
+    from rich.console import Console
+
+    from softbias.probes.loading import through_training
+    from softbias.probes.profile_page import print_profile
+    from softbias.probes.timing import expected_seconds, in_words
+    from softbias.probes.writing import print_table, write_rows
+    from softbias.training.printed import duration
+
+    console = Console(highlight=False)
+    tell = Console(highlight=False, stderr=True) if quiet else console
+    rows: dict[str, list[dict[str, Any]]] = {}
+    passed: list[str] = []
+    for name, one in chosen.items():
+        for named in found:
+            subjects = list(through_training(named)) if checkpoints else [named.subject]
+            options = asked[name]
+            if one.passes:
+                n = options.get("n", one.pictures) * len(subjects)
+                seconds = expected_seconds(one, named.subject, named.data.img_size, n)
+                tell.print(f"{name}: {named.subject.name}: {in_words(one, n, seconds)}", markup=False, soft_wrap=True)
+            started = time.perf_counter()
+            try:
+                new = [row for subject in subjects for row in one.measure(subject, named.data, **options)]
+            except ValueError as error:
+                passed.append(f"{name}: {error}")
+                tell.print(f"{name}: passed over: {error}", markup=False, soft_wrap=True)
+                continue
+            rows.setdefault(name, []).extend(new)
+            if one.passes:
+                tell.print(f"{name}: {named.subject.name}: took {duration(time.perf_counter() - started)}", markup=False)
+        if name in rows:
+            files = [*write_rows(rows[name], folder, name), *one.draw(rows[name], folder)]
+            if name in ("combined", "background"):
+                files.append(draw_sheet(name, found[0], folder, asked[name]))
+            if not quiet and name == "profile":
+                print_profile(rows[name], console)
+            elif not quiet:
+                print_table(name, rows[name], console)
+            tell.print("\n".join(str(file) for file in files), markup=False, soft_wrap=True)
+        sys.stdout.flush()
+    if not rows:
+        raise ValueError(f"no probe had anything to measure: {'; '.join(passed)}")
+    return rows
+
+
+def draw_sheet(name: str, named: Named, folder: Path, options: dict[str, Any]) -> Path:
+    from softbias.probes.scenes import sheet
+
+    known = {key: options[key] for key in ("seed", "split", "backgrounds", "size") if options.get(key) is not None}
+    if name == "combined":
+        known.pop("backgrounds", None)
+    return sheet(named.data, folder / f"{name}_examples.png", kind=name, **known)

@@ -1,0 +1,169 @@
+"""What the companions of the probes share: panels, colors, and names of files. matplotlib without its global state."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from softbias.probes.rows import Row, Rows
+
+HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f4f24", "#4d4d4d")  # Okabe and Ito's, reordered
+MARKS = "osD^vPX*<>hp"
+DPI = 110
+
+
+def label(row: Row) -> str:
+    """A model as figures call it: whoever was never trained is called so."""
+    return row["model"] if row["weights"] in ("trained", "unknown") else f"{row['model']} ({row['weights']})"
+
+
+def several_times(rows: Rows) -> bool:
+    return len({row.get("step") for row in rows}) > 1
+
+
+def by_model(rows: Rows) -> dict[str, Rows]:
+    """Rows by the model's name, whenever they were taken."""
+    found: dict[str, Rows] = defaultdict(list)
+    for row in rows:
+        found[row["model"]].append(row)
+    return dict(found)
+
+
+def latest(rows: Rows) -> dict[str, Rows]:
+    """The last rows in time of every model, by its label."""
+    found = {}
+    for of_model in by_model(rows).values():
+        last = max(row.get("step") or 0 for row in of_model)
+        kept = [row for row in of_model if (row.get("step") or 0) == last]
+        found[label(kept[0])] = kept
+    return found
+
+
+def panels(count: int, *, side: float = 2.6, height: float | None = None, columns: int = 6) -> tuple[Any, list[Any]]:
+    """A figure of `count` axes, row by row."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = min(columns, count)
+    lines = -(-count // columns)
+    figure = Figure((max(side * columns, 4.2), (height or side) * lines + 0.45), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = [axes for line in figure.subplots(lines, columns, squeeze=False) for axes in line]
+    for extra in axes[count:]:
+        extra.set_axis_off()
+    for one in axes[:count]:
+        one.tick_params(labelsize=7)
+        one.spines[["top", "right"]].set_visible(False)
+    return figure, axes[:count]
+
+
+def save(figure: Any, folder: Any, stem: str, name: str | None = None) -> Path:
+    tail = "" if name is None else "-" + re.sub(r"[^\w.]+", "_", name).strip("_")
+    path = Path(folder) / f"{stem}{tail}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Software": None})
+    return path
+
+
+def heading(figure: Any, text: str) -> None:
+    """A title that is broken where the figure ends."""
+    figure.suptitle("\n".join(textwrap.wrap(text, int(14 * figure.get_figwidth()))), fontsize=9)
+
+
+def picture(axes: Any, values: Any, **options: Any) -> Any:
+    """A small map without ticks."""
+    drawn = axes.imshow(np.asarray(values), interpolation="nearest", **options)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+    return drawn
+
+
+def by_layer(rows: Rows, folder: Any, stem: str, measures: dict[str, str]) -> list[Path]:
+    """A panel per measure: a line per model over its layers, a faint dot per head."""
+    models = latest(rows)
+    figure, axes = panels(len(measures), side=4.2, height=3.0)
+    for one, (measure, title) in zip(axes, measures.items(), strict=True):
+        for number, (name, of_model) in enumerate(models.items()):
+            hue = HUES[number % len(HUES)]
+            chosen = [row for row in of_model if row["measure"] == measure]
+            heads = [row for row in chosen if row["head"] is not None]
+            shift = 0.12 * (number - (len(models) - 1) / 2)
+            one.plot([row["layer"] + shift for row in heads], [row["value"] for row in heads], "o", color=hue, alpha=0.35, ms=3)
+            layers = sorted({row["layer"] for row in chosen})
+            means = [mean(row["value"] for row in heads if row["layer"] == layer) for layer in layers]
+            one.plot([layer + shift for layer in layers], means, MARKS[number % len(MARKS)] + "-", color=hue, ms=5, label=name)
+        one.set_xlabel("layer", fontsize=8)
+        one.set_ylabel(title, fontsize=8)
+        one.set_ylim(bottom=0)
+        one.xaxis.get_major_locator().set_params(integer=True)
+    axes[0].legend(fontsize=7, frameon=False)
+    return [save(figure, folder, stem)]
+
+
+def over_training(rows: Rows, folder: Any, stem: str, measure: str, title: str) -> list[Path]:
+    """A figure per model, a panel per layer, a line per head over the epochs."""
+    made = []
+    for name, of_model in by_model(rows).items():
+        chosen = [row for row in of_model if row["measure"] == measure and row["head"] is not None]
+        if not chosen:
+            continue
+        layers = sorted({row["layer"] for row in chosen})
+        figure, axes = panels(len(layers), side=2.3, height=2.3)
+        top = max(row["value"] for row in chosen)
+        for one, layer in zip(axes, layers, strict=True):
+            for head in sorted({row["head"] for row in chosen if row["layer"] == layer}):
+                line = sorted((row["epoch"], row["value"]) for row in chosen if row["layer"] == layer and row["head"] == head)
+                hue = HUES[head % len(HUES)]
+                one.plot(
+                    *zip(*line, strict=True), color=hue, lw=1.5, marker=MARKS[head % len(MARKS)], ms=3, label=f"head {head}"
+                )
+            one.set_title(f"layer {layer}", fontsize=9)
+            one.set_xlabel("epoch", fontsize=8)
+            one.set_ylim(0, 1.05 * top or 1)
+        axes[0].set_ylabel(title, fontsize=8)
+        axes[-1].legend(fontsize=6, frameon=False)
+        heading(figure, f"{name}: {title} through training")
+        made.append(save(figure, folder, f"{stem}_training", name))
+    return made
+
+
+def mean(values: Any) -> float:
+    found = list(values)
+    return sum(found) / len(found) if found else float("nan")
+
+
+def bars(
+    rows: Rows, folder: Any, stem: str, panels_by: str, across: str, title: str, *, chance: float | None = None
+) -> list[Path]:
+    """A panel per value of one column, groups along another, a point with its interval per model."""
+    models = latest(rows)
+    kinds = list(dict.fromkeys(row[panels_by] for row in rows))
+    figure, axes = panels(len(kinds), side=max(3.2, 1.4 + 0.28 * len(models)), height=3.0, columns=3)
+    for one, kind in zip(axes, kinds, strict=True):
+        groups = list(dict.fromkeys(row[across] for row in rows if row[panels_by] == kind))
+        for number, (name, of_model) in enumerate(models.items()):
+            chosen = {row[across]: row for row in of_model if row[panels_by] == kind and row["value"] is not None}
+            shift = 0.7 * ((number + 0.5) / len(models) - 0.5)
+            places = [place + shift for place, group in enumerate(groups) if group in chosen]
+            found = [chosen[group] for group in groups if group in chosen]
+            values = [row["value"] for row in found]
+            spread = [[row["value"] - row["low"] for row in found], [row["high"] - row["value"] for row in found]]
+            style: dict[str, Any] = {"color": HUES[number % len(HUES)], "capsize": 2, "ms": 4}
+            one.errorbar(places, values, spread, fmt=MARKS[number % len(MARKS)], label=name, **style)
+        if chance is not None:
+            one.axhline(chance, color="#777777", lw=1, ls=":")
+            one.annotate("random", (1, chance), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
+        one.set_xticks(range(len(groups)), [str(group) for group in groups], fontsize=8)
+        one.set_xlim(-0.6, len(groups) - 0.4)
+        one.set_xlabel(across, fontsize=8)
+        one.set_title(str(kind).replace("_", " "), fontsize=9)
+        one.set_ylim(bottom=0)
+    axes[0].set_ylabel(title, fontsize=8)
+    axes[-1].legend(fontsize=7, frameon=False)
+    return [save(figure, folder, stem)]

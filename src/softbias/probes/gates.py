@@ -1,0 +1,113 @@
+"""What gated and positional heads have learned about place: the gate σ(λ), and the centre and width of each bump.
+
+    v · r(δ) = −α ‖δ − Δ‖² + constant,   v = α (2 Δ_column, 2 Δ_row, −1)   so   α = −v₃,  Δ = v₁₂ / 2α,  width = 1 / √(2α)
+
+The width is the standard deviation of the Gaussian, in patches. Where α ≤ 0 there is no bump: the head prefers what is far
+away, and centre and width are empty. Read off the weights, so there are no pictures and no interval.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from softbias.attention.gated import Gated
+from softbias.attention.positional import Positional
+from softbias.inspection import attention_sites
+from softbias.probes.rows import Row, Rows, exactly, stamp
+from softbias.probes.subject import Subject
+
+UNITS = {"gate": "share of place", "strength": "α", "center_row": "patches", "center_column": "patches", "width": "patches"}
+
+
+@torch.no_grad()
+def gates(model: nn.Module | Subject, data: Any = None) -> Rows:
+    """Rows per layer and head that has a place: gate, strength, centre and width. No pass over pictures."""
+    subject = Subject.of(model)
+    found: Rows = []
+    for layer, site in enumerate(attention_sites(subject.model)):
+        for head, values in enumerate(places(site.module)):
+            found += [
+                {"measure": name, "unit": UNITS[name], "layer": layer, "head": head, **exactly(value)}
+                for name, value in values.items()
+            ]
+    if not found:
+        raise ValueError(f"{subject.name} has no gated or positional attention, so it has no gates")
+    return stamp(subject, "gates", found)
+
+
+def places(module: Any) -> list[dict[str, float]]:
+    """What each head of a layer has learned about place; nothing for other layers."""
+    if isinstance(module, Gated):
+        return [{"gate": float(gate), **bump(v)} for gate, v in zip(module.gate.sigmoid(), module.place.weight, strict=True)]
+    if isinstance(module, Positional):
+        return [bump(v) for v in module.place.weight]
+    if type(module).__name__ == "GPSA":  # timm's ConViT
+        shares = module.gating_param.sigmoid().flatten()
+        return [{"gate": float(gate), **bump(v)} for gate, v in zip(shares, module.pos_proj.weight, strict=True)]
+    return []
+
+
+def bump(v: torch.Tensor) -> dict[str, float]:
+    """Strength, centre and width of a head's positional score.  # (3,)"""
+    across, down, square = v.detach().tolist()
+    if square >= 0:
+        return {"strength": -square, "center_row": math.nan, "center_column": math.nan, "width": math.nan}
+    strength = -square
+    return {
+        "strength": strength,
+        "center_row": down / (2 * strength),
+        "center_column": across / (2 * strength),
+        "width": 1 / math.sqrt(2 * strength),
+    }
+
+
+def draw(rows: Rows, folder: Any) -> list[Any]:
+    """Gates by layer or over training, and where the bumps sit around the query."""
+    from softbias.probes.drawing import by_layer, over_training, several_times
+
+    if several_times(rows):
+        made = over_training(rows, folder, "gates", "gate", "gate σ(λ): share of place")
+    elif any(row["measure"] == "gate" for row in rows):
+        made = by_layer(rows, folder, "gates", {"gate": "gate σ(λ): share of place"})
+    else:
+        made = []
+    return made + draw_centers(rows, folder)
+
+
+def draw_centers(rows: Rows, folder: Any) -> list[Any]:
+    """A circle per head at its centre, of its width, one panel a layer; of the last model in time where there are several."""
+    from matplotlib.patches import Circle
+
+    from softbias.probes.drawing import HUES, heading, latest, panels, save
+
+    made = []
+    for name, of_model in latest(rows).items():
+        heads: dict[tuple[int, int], Row] = {}
+        for row in of_model:
+            heads.setdefault((row["layer"], row["head"]), {})[row["measure"]] = row["value"]
+        layers = sorted({layer for layer, _ in heads})
+        figure, grid = panels(len(layers), side=2.2)
+        shown = [one for one in heads.values() if math.isfinite(one["width"])]
+        reach = max([1.5, *(abs(one[axis]) + one["width"] for one in shown for axis in ("center_row", "center_column"))])
+        for axes, layer in zip(grid, layers, strict=False):
+            for (at, head), one in heads.items():
+                if at != layer or not math.isfinite(one["width"]):
+                    continue
+                place, hue = (one["center_column"], one["center_row"]), HUES[head % len(HUES)]
+                axes.add_patch(
+                    Circle(place, one["width"], facecolor=hue, edgecolor=hue, alpha=0.15 + 0.6 * one.get("gate", 1.0))
+                )
+                axes.plot(*place, "o", color=hue, markersize=3)
+            axes.plot(0, 0, "+", color="black", markersize=9)
+            axes.set_xlim(-reach, reach)
+            axes.set_ylim(reach, -reach)
+            axes.set_aspect("equal")
+            axes.set_title(f"layer {layer}", fontsize=9)
+        said = "in patches from the query +; a circle is one width, strong where the gate is open"
+        heading(figure, f"{name}: where heads look by place, {said}")
+        made.append(save(figure, folder, "gates_centers", name))
+    return made

@@ -1,0 +1,156 @@
+"""Gradient biasing, the conjecture of IBiT's §6.2: a mask that favors what is near also favors its gradient.
+
+    Y = S ⊙ M,   ∂J/∂S = M ⊙ ∂J/∂Y
+
+The gradient on the scores is the gradient on the masked map, scaled by the mask. We measure both by distance, and a model
+without masks (full attention, M = 1) beside it, where the two are the same. J is the cross-entropy of the true class.
+
+    on_map      mean |∂J/∂Y| at a distance, relative to its mean over all pairs
+    on_scores   mean |∂J/∂S|, likewise
+    mask        mean |M|, likewise
+    near_share  Σ |∂J/∂S| over pairs at most `near` patches apart / Σ over all; `uniform_near_share` is the share of such pairs
+
+Under norm="softmax" the mask stands inside the logarithm, the scores' gradient is not scaled by it, and M is not a factor of
+Y: the probe refuses such a layer rather than say something else under the same name. Prefix tokens are left out, and so is
+a layer whose patches receive no gradient at all (the last one of a model that pools by its class token; under the Frobenius
+norm its patches do receive one, through the norm alone, which is proportional to Y itself).
+
+Shapes: B images, H heads, P patches.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from softbias.attention import Attention
+from softbias.attention.full import Full
+from softbias.attention.masked import EPSILON, Masked, frobenius
+from softbias.inspection import attention_sites
+from softbias.probes.pictures import Source, sample
+from softbias.probes.rows import Row, Rows, mean_of, stamp
+from softbias.probes.subject import Subject
+
+TINY = 1e-20
+
+
+def gradient_biasing(
+    model: nn.Module | Subject,
+    data: Source,
+    *,
+    n: int = 200,
+    seed: int = 0,
+    split: str = "test",
+    near: float = 1.5,
+) -> Rows:
+    """Rows per layer and distance, averaged over heads. One pass forward and one back per picture."""
+    subject = Subject.of(model)
+    pictures = sample(data, subject, n=n, seed=seed, split=split)
+    pictures.needed_labels("gradient-biasing")
+    layers = {layer: site.module for layer, site in enumerate(attention_sites(subject.model, pictures.size))}
+    chosen: dict[int, Any] = {layer: module for layer, module in layers.items() if isinstance(module, Masked | Full)}
+    if not chosen:
+        raise ValueError(f"{subject.name} has neither learned masks nor full attention of ours to compare them with")
+    soft = [layer for layer, module in chosen.items() if isinstance(module, Masked) and module.norm == "softmax"]
+    if soft:
+        raise ValueError(f'layers {soft} of {subject.name} have norm="softmax", where the mask does not scale the gradient')
+    seen: dict[tuple[int, str, float], list[Tensor]] = defaultdict(list)
+    for images, labels in pictures.batches(subject.device, batch=50):
+        assert labels is not None
+        with torch.enable_grad(), recording(chosen) as recorded:
+            cross_entropy(subject.logits(images), labels, reduction="sum").backward()
+        for layer, (scores, masked, mask) in recorded.items():
+            assert scores.grad is not None
+            if not bool(chosen[layer].grid.patches_only(scores.grad).any()):
+                continue  # the last layer of a model that pools by its class token: its patches' rows reach no logit
+            for key, values in by_distance(scores.grad, masked.grad, mask, chosen[layer].grid, near).items():
+                seen[layer, *key].append(values.detach().cpu())
+        subject.model.zero_grad(set_to_none=True)
+    if not seen:
+        raise ValueError(f"no patch of {subject.name} receives a gradient in a layer that has masks or full attention")
+    rows = [row_of(layer, measure, distance, torch.cat(parts)) for (layer, measure, distance), parts in seen.items()]
+    return stamp(subject, "gradient-biasing", rows, near=near, data=pictures.name)
+
+
+def row_of(layer: int, measure: str, distance: float, values: Tensor) -> Row:
+    unit = "share" if measure.endswith("share") else "relative to the mean"
+    place = None if measure.endswith("share") else distance
+    return {"measure": measure, "unit": unit, "layer": layer, "head": None, "distance": place, **mean_of(values)}
+
+
+@contextmanager
+def recording(layers: dict[int, Attention]) -> Iterator[dict[int, tuple[Tensor, Tensor, Tensor]]]:
+    """Run the layers by their definition and keep scores S, masked map Y and mask M, with the gradients of the first two."""
+    found: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+
+    def explicit(layer: int, module: Any) -> Any:
+        def forward(x: Tensor) -> Tensor:
+            q, k, v = module.project(x)
+            scores = module.scores(q, k)
+            mask = module.mask() if isinstance(module, Masked) else torch.ones_like(scores[0])
+            masked = scores * mask
+            scores.retain_grad()
+            masked.retain_grad()
+            found[layer] = scores, masked, mask.detach()
+            if isinstance(module, Masked):
+                return module.merge((masked @ v) / (frobenius(masked) + EPSILON))
+            return module.merge(masked.softmax(-1) @ v)
+
+        return forward
+
+    try:
+        for layer, module in layers.items():
+            module.forward = explicit(layer, module)  # type: ignore[method-assign]
+        yield found
+    finally:
+        for module in layers.values():
+            del module.forward  # the class's own is seen again
+
+
+def by_distance(scores: Any, masked: Any, mask: Tensor, grid: Any, near: float) -> dict[tuple[str, float], Tensor]:
+    """Relative strength at every distance on the grid, averaged over heads.  # (B, H, N, N) twice, (H, N, N) -> (B,)"""
+    distances = grid.distances().to(mask)
+    kinds = {"on_scores": scores, "on_map": masked, "mask": mask.expand_as(scores)}
+    found: dict[tuple[str, float], Tensor] = {}
+    for name, values in kinds.items():
+        strength = grid.patches_only(values.abs().float())  # (B, H, P, P)
+        relative = strength / strength.mean((-2, -1), keepdim=True).clamp_min(TINY)
+        for distance in distances.unique():
+            found[name, round(float(distance), 4)] = relative[..., distances == distance].mean((1, 2))
+        if name == "on_scores":
+            found["near_share", 0.0] = relative[..., distances <= near].sum((1, 2)) / relative.sum((1, 2, 3))
+    share = (distances <= near).float().mean()
+    found["uniform_near_share", 0.0] = share.expand(len(scores)).cpu()
+    return found
+
+
+def draw(rows: Rows, folder: Any) -> list[Any]:
+    """Gradient on the scores, on the map, and the mask, over distance: a line each, a panel per layer."""
+    from softbias.probes.drawing import HUES, heading, latest, panels, save
+
+    made = []
+    for name, of_model in latest(rows).items():
+        layers = sorted({row["layer"] for row in of_model})
+        figure, grid = panels(len(layers), side=2.8, height=2.5)
+        kinds = {"on_scores": ("∂J/∂S = M ⊙ ∂J/∂Y", "-"), "on_map": ("∂J/∂Y", "--"), "mask": ("mask |M|", ":")}
+        for axes, layer in zip(grid, layers, strict=True):
+            for number, (measure, (said, style)) in enumerate(kinds.items()):
+                line = sorted(
+                    (row["distance"], row["value"]) for row in of_model if row["layer"] == layer and row["measure"] == measure
+                )
+                axes.plot(*zip(*line, strict=True), style, color=HUES[number], label=said)
+            axes.axhline(1, color="#aaaaaa", lw=0.7)
+            axes.set_ylim(bottom=0)
+            axes.set_title(f"layer {layer}", fontsize=9)
+            axes.set_xlabel("distance (patches)", fontsize=8)
+        grid[0].set_ylabel("relative to the mean", fontsize=8)
+        grid[-1].legend(fontsize=7, frameon=False)
+        heading(figure, f"{name}: gradient by distance")
+        made.append(save(figure, folder, "gradient_biasing", name))
+    return made

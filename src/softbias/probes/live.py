@@ -1,0 +1,74 @@
+"""Probes while a model trains: `fit --probe-every K` appends rows to RUN/probes/<name>.jsonl, at the start and every K epochs.
+
+They look at validation pictures (training pictures where there are none), never at test pictures, and at the weights as they
+are, not averaged. Nothing of the training changes: no random number is drawn, and the model is put back into its mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from softbias.data.dataset import Dataset
+from softbias.probes import find_probe
+from softbias.probes.subject import Subject
+from softbias.probes.writing import append_rows, read_rows
+from softbias.training.loop import Plan, set_mode
+from softbias.training.preparing import Split
+from softbias.training.run import RunDirectory, write_text
+
+LIVE = ("locality", "gates", "masks")  # one pass, or none
+PICTURES = 200
+
+
+class LiveProbes:
+    """Called with the row of every epoch."""
+
+    def __init__(
+        self, plan: Plan, data: Dataset, split: Split, directory: RunDirectory, every: int, names: Sequence[str] = LIVE
+    ) -> None:
+        if every < 1:
+            raise ValueError(f"--probe-every takes a number of epochs of at least 1, but got {every}")
+        self.plan, self.every, self.folder = plan, every, directory.path / "probes"
+        self.data = data.with_splits({"val": split.train if split.val is None else split.val})
+        self.name = directory.path.name
+        self.probes = {name: find_probe(name) for name in names}
+
+    def start(self) -> None:
+        """The untrained model, of a run that begins."""
+        self.measure(step=0, epoch=0)
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        if row["epoch"] % self.every == 0 or row["epoch"] == row["epochs"]:
+            self.measure(step=row["step"], epoch=row["epoch"])
+
+    def measure(self, step: int, epoch: int) -> None:
+        if not self.plan.accelerator.is_main_process:
+            return
+        batches = self.plan.batches
+        known = {"mean": batches.mean, "std": batches.std, "class_names": None, "when": {"step": step, "epoch": epoch}}
+        subject = Subject.of(self.plan.model, self.name, **known)
+        try:
+            for name, probe in list(self.probes.items()):
+                options = {"n": PICTURES, "split": "val"} if probe.pictures else {}
+                try:
+                    rows = probe.measure(subject, self.data, **options)
+                except ValueError:  # the model has no such thing, and will not get it
+                    del self.probes[name]
+                    continue
+                file = self.folder / f"{name}.jsonl"
+                forget(file, step)
+                append_rows(rows, file)
+        finally:
+            set_mode(self.plan)
+
+
+def forget(file: Path, step: int) -> None:
+    """Drop rows from this step on: a run that was stopped and continued comes by the same epoch again."""
+    if file.is_file():
+        rows = read_rows(file)
+        kept = [row for row in rows if row["step"] < step]
+        if len(kept) < len(rows):
+            write_text(file, "")
+            append_rows(kept, file)

@@ -1,0 +1,107 @@
+"""How far attention looks: non-locality, attention distance and entropy, per layer and head.
+
+    D = (1/P) Σ_ij A_ij ‖δ_ij‖          non-locality, in patches (d'Ascoli et al., 2021); × patch size: distance, in pixels
+    E = −(1/P) Σ_ij A_ij log A_ij        entropy, in nats: log P where a head looks everywhere, 0 where at one patch
+
+A is the map that a layer makes of its real input, without the rows and columns of prefix tokens, its rows normalized again.
+`original=True` is ConViT's own logging, which gives every layer the raw patch embeddings instead (an open bug of it).
+
+A map with signs or without normalized rows (learned masks under the Frobenius norm) is read as |A|, its rows normalized: how
+much of what a patch takes, of either sign, comes from how far. The column `map` says which of the two it was.
+
+Shapes: B images, H heads, N tokens, P patches.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from softbias.grid import Grid
+from softbias.inspection import Site, attention_sites, choose_layers, inspect
+from softbias.probes.pictures import Source, sample
+from softbias.probes.rows import Rows, mean_of, stamp
+from softbias.probes.subject import Subject, patch_size, patch_tokens
+
+TINY = 1e-12
+UNITS = {"non_locality": "patches", "distance": "pixels", "entropy": "nats"}
+PLAIN, ABSOLUTE = "A, rows normalized", "|A|, rows normalized"
+
+
+@torch.no_grad()
+def locality(
+    model: nn.Module | Subject, data: Source, *, n: int = 1000, seed: int = 0, split: str = "test", original: bool = False
+) -> Rows:
+    """Rows per layer and head, and per layer over all heads (head None). One pass per picture."""
+    subject = Subject.of(model)
+    pictures = sample(data, subject, n=n, seed=seed, split=split)
+    sites = attention_sites(subject.model, pictures.size)
+    layers = choose_layers(subject.model, sites, None)
+    pixels = patch_size(subject.model, pictures.size)
+    seen: dict[tuple[int, str], list[Tensor]] = defaultdict(list)
+    for images, _ in pictures.batches(subject.device):
+        x = subject.normalized(images)
+        maps = original_maps(subject.model, sites, layers, x) if original else inspect(subject.model, x).maps
+        for layer in layers:
+            attention = patch_map(maps[layer], sites[layer])
+            for measure, values in measures(attention, sites[layer].grid, pixels).items():
+                seen[layer, measure].append(values.cpu())
+    rows: Rows = []
+    for (layer, measure), parts in seen.items():
+        values = torch.cat(parts)  # (n, H)
+        about: dict[str, Any] = {"measure": measure, "unit": UNITS[measure], "layer": layer, "map": reading(sites[layer])}
+        rows.append({**about, "head": None, **mean_of(values.mean(1))})
+        rows += [{**about, "head": head, **mean_of(values[:, head])} for head in range(values.shape[1])]
+    return stamp(subject, "locality", rows, input="raw patch embeddings" if original else "the layer's own", data=pictures.name)
+
+
+def reading(site: Site) -> str:
+    return PLAIN if getattr(site.module, "rows_sum_to_one", True) else ABSOLUTE
+
+
+def patch_map(attention: Tensor, site: Site) -> Tensor:
+    """The patches' part of a map as shares: each row sums to one.  # (B, H, N, N) -> (B, H, P, P)"""
+    part = site.grid.patches_only(attention.float())
+    part = part if reading(site) == PLAIN else part.abs()
+    return part / part.sum(-1, keepdim=True).clamp_min(TINY)
+
+
+def measures(attention: Tensor, grid: Grid, patch: tuple[int, int]) -> dict[str, Tensor]:
+    """Non-locality, distance and entropy of maps whose rows sum to one.  # (…, P, P) -> (…)"""
+    offsets = grid.offsets().to(attention)
+    pixels = (offsets * torch.tensor(patch).to(attention)).square().sum(-1).sqrt()
+    entropy = -(attention * attention.clamp_min(TINY).log()).sum(-1)
+    return {
+        "non_locality": (attention * grid.distances().to(attention)).sum(-1).mean(-1),
+        "distance": (attention * pixels).sum(-1).mean(-1),
+        "entropy": entropy.mean(-1),
+    }
+
+
+def original_maps(model: nn.Module, sites: list[Site], layers: list[int], images: Tensor) -> dict[int, Tensor]:
+    """Every layer's map of the raw patch embeddings.
+
+    The original has no class token there. Where a layer expects prefix tokens they are zeros: rows are normalized after their
+    columns are dropped, so what they hold does not matter.
+    """
+    tokens = patch_tokens(model, images)
+    found = {}
+    for layer in layers:
+        site = sites[layer]
+        padded = torch.cat([tokens.new_zeros(len(tokens), site.grid.prefix, tokens.shape[-1]), tokens], dim=1)
+        found[layer] = site.read(site.module, padded)
+    return found
+
+
+def draw(rows: Rows, folder: Any) -> list[Any]:
+    """Distance and entropy by layer, one line a head; over training where the rows know when they were taken."""
+    from softbias.probes.drawing import by_layer, over_training, several_times
+
+    if several_times(rows):
+        return over_training(rows, folder, "locality", "non_locality", "non-locality (patches)")
+    return by_layer(
+        rows, folder, "locality", {"distance": "attention distance (pixels)", "entropy": "attention entropy (nats)"}
+    )

@@ -1,0 +1,166 @@
+"""The effective receptive field by gradient (Luo et al., 2016): which pixels the feature in the middle depends on.
+
+    g = ‖∂(r · F[p]) / ∂x‖ over the channels of a pixel,    r of random signs, p the middle of the feature map
+
+A plain sum over channels will not do: after a layer norm it is constant. Random signs make E[g²] the squared norm of the
+Jacobian's column.
+
+    radius       Σ g ‖x − p‖ / Σ g                      mean distance of what counts, in pixels
+    half_radius  the radius that holds half of Σ g
+    extent       the farthest pixel (in rows or columns) with more than 1 % of the strongest pixel's mean gradient
+    field        the mean gradient itself, relative to its maximum, averaged down to at most 32 × 32: what the pictures show
+
+Layer None is the last feature map; where a model has blocks, each block's output is measured as well.
+
+Shapes: B pictures, C channels, h × w places.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d
+
+from softbias.grid import Grid
+from softbias.inspection import unwrap
+from softbias.models.vit import VisionTransformer
+from softbias.probes.pictures import Source, sample
+from softbias.probes.rows import Rows, exactly, mean_of, stamp
+from softbias.probes.subject import Subject, feature_map
+
+LARGEST = 32  # of a drawn field
+
+
+def receptive_field(
+    model: nn.Module | Subject, data: Source, *, n: int = 100, seed: int = 0, split: str = "test", layers: bool = True
+) -> Rows:
+    """Rows per layer. One pass forward and one back per picture and layer."""
+    subject = Subject.of(model)
+    pictures = sample(data, subject, n=n, seed=seed, split=split)
+    chance = torch.Generator().manual_seed(seed)
+    sums: dict[int | None, Tensor] = {}
+    radii: dict[tuple[int | None, str], list[Tensor]] = defaultdict(list)
+    for images, _ in pictures.batches(subject.device, batch=50):
+        images.requires_grad_()
+        with torch.enable_grad(), watching(subject, images.shape[-2:] if layers else None) as seen:
+            maps: dict[int | None, Tensor] = {None: feature_map(subject, images)}
+            maps = {**seen, **maps}
+            for number, (layer, features) in enumerate(maps.items()):
+                gradient = middle_gradient(features, images, chance, keep=number < len(maps) - 1)  # (B, H, W)
+                distances = distances_from_middle(features, images)
+                total = gradient.sum((-2, -1)).clamp_min(1e-30)
+                radii[layer, "radius"].append(((gradient * distances).sum((-2, -1)) / total).cpu())
+                radii[layer, "half_radius"].append(half_radius(gradient, distances).cpu())
+                part = (gradient / total[:, None, None]).sum(0).cpu()
+                sums[layer] = sums.get(layer, torch.zeros_like(part)) + part
+        middle = {layer: middle_of(features, images) for layer, features in maps.items()}
+    rows: Rows = []
+    for (layer, measure), parts in radii.items():
+        rows.append({"measure": measure, "unit": "pixels", "layer": layer, "head": None, **mean_of(torch.cat(parts))})
+    for layer, field in sums.items():
+        rows += field_rows(field / field.max().clamp_min(1e-30), layer, middle[layer])
+    return stamp(subject, "receptive-field", rows, data=pictures.name)
+
+
+def middle_gradient(features: Tensor, images: Tensor, chance: torch.Generator, *, keep: bool) -> Tensor:
+    """# (B, C, h, w), (B, 3, H, W) -> (B, H, W)"""
+    signs = (2 * torch.randint(2, (features.shape[1],), generator=chance) - 1).to(features)
+    chosen = features[:, :, features.shape[2] // 2, features.shape[3] // 2] @ signs
+    (gradient,) = torch.autograd.grad(chosen.sum(), images, retain_graph=keep)
+    return gradient.norm(dim=1)
+
+
+def middle_of(features: Tensor, images: Tensor) -> tuple[float, float]:
+    """Where the middle place of a feature map lies in the picture, in pixels."""
+    steps = images.shape[-2] / features.shape[-2], images.shape[-1] / features.shape[-1]
+    return (features.shape[-2] // 2 + 0.5) * steps[0] - 0.5, (features.shape[-1] // 2 + 0.5) * steps[1] - 0.5
+
+
+def distances_from_middle(features: Tensor, images: Tensor) -> Tensor:
+    """# (H, W)"""
+    row, column = middle_of(features, images)
+    rows = torch.arange(images.shape[-2], device=images.device)[:, None] - row
+    return (rows.square() + (torch.arange(images.shape[-1], device=images.device)[None] - column).square()).sqrt()
+
+
+def half_radius(gradient: Tensor, distances: Tensor) -> Tensor:
+    """The distance at which half of the gradient is reached.  # (B, H, W), (H, W) -> (B,)"""
+    order = distances.flatten().argsort()
+    reached = gradient.flatten(1)[:, order].cumsum(1)
+    place = (reached >= 0.5 * reached[:, -1:]).int().argmax(1)
+    return distances.flatten()[order][place]
+
+
+def field_rows(field: Tensor, layer: int | None, middle: tuple[float, float]) -> Rows:
+    rows, columns = torch.nonzero(field > 0.01, as_tuple=True)
+    extent = max(float((rows - middle[0]).abs().max()), float((columns - middle[1]).abs().max())) if len(rows) else 0.0
+    found: Rows = [{"measure": "extent", "unit": "pixels", "layer": layer, "head": None, **exactly(extent)}]
+    small = field
+    if max(field.shape) > LARGEST:
+        small = adaptive_avg_pool2d(field[None], (min(LARGEST, field.shape[0]), min(LARGEST, field.shape[1])))[0]
+    for row in range(small.shape[0]):
+        for column in range(small.shape[1]):
+            about = {"measure": "field", "unit": "relative", "layer": layer, "head": None, "row": row, "column": column}
+            found.append({**about, **exactly(float(small[row, column]))})
+    return found
+
+
+@contextmanager
+def watching(subject: Subject, size: Any) -> Iterator[dict[int | None, Tensor]]:
+    """Block by block the tokens as maps, while the model runs; nothing for a model without blocks of tokens."""
+    model: Any = unwrap(subject.model)
+    seen: dict[int | None, Tensor] = {}
+    blocks = getattr(model, "blocks", None) if size is not None and hasattr(model, "patch_embed") else None
+    with ExitStack() as hooks:
+        for index, block in enumerate(blocks if isinstance(blocks, nn.ModuleList | nn.Sequential) else ()):
+            hooks.callback(block.register_forward_hook(keeper(model, index, seen)).remove)
+        yield seen
+
+
+def keeper(model: Any, index: int, seen: dict[int | None, Tensor]) -> Any:
+    def keep(module: nn.Module, args: Any, tokens: Any) -> None:
+        if isinstance(tokens, Tensor) and tokens.ndim == 3:
+            if isinstance(model, VisionTransformer):
+                grid = model.grid(index)
+            else:
+                height, width = model.patch_embed.grid_size
+                grid = Grid(height, width, tokens.shape[1] - height * width)
+            seen[index] = grid.as_image(tokens)
+
+    return keep
+
+
+def draw(rows: Rows, folder: Any) -> list[Any]:
+    """The fields, a line per model, a column per layer; the last one is the feature map that is pooled."""
+    from softbias.probes.drawing import heading, latest, panels, picture, save
+
+    models = latest(rows)
+    columns = max(len({row["layer"] for row in of_model}) for of_model in models.values())
+    figure, grid = panels(len(models) * columns, side=1.6, height=1.75, columns=columns)
+    for axes in grid:
+        axes.set_axis_off()
+    for line, (name, of_model) in enumerate(models.items()):
+        layers = sorted({row["layer"] for row in of_model}, key=lambda layer: (layer is None, layer or 0))
+        for place, layer in enumerate(layers):
+            cells = {
+                (row["row"], row["column"]): row["value"]
+                for row in of_model
+                if row["layer"] == layer and row["measure"] == "field"
+            }
+            height, width = (1 + max(cell[side] for cell in cells) for side in (0, 1))
+            axes = grid[line * columns + columns - len(layers) + place]
+            axes.set_axis_on()
+            values = np.array([[cells[row, column] for column in range(width)] for row in range(height)])
+            picture(axes, np.sqrt(values), cmap="magma", vmin=0, vmax=1)
+            radius = next(row["value"] for row in of_model if row["layer"] == layer and row["measure"] == "radius")
+            axes.set_title(f"{'features' if layer is None else f'layer {layer}'}: {radius:.1f} px", fontsize=7)
+            if place == 0:
+                axes.set_ylabel(name, fontsize=7)
+    heading(figure, "effective receptive field of the middle place (square root of the gradient; mean radius)")
+    return [save(figure, folder, "receptive_field")]
