@@ -19,6 +19,7 @@ from softbias._version import __version__
 if TYPE_CHECKING:
     from softbias.attention import ATTENTION, register_attention
     from softbias.data import load_dataset
+    from softbias.explaining import Explanation, explain
     from softbias.exporting import export
     from softbias.grid import Grid
     from softbias.inspection import Inspection, inspect
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
     from softbias.models.storage import load, save
     from softbias.models.weights import load_weights
     from softbias.sklearn import SoftbiasClassifier
+    from softbias.study.compare import compare
     from softbias.training.fit import fit
 
 __all__ = [
     "ATTENTION",
+    "Explanation",
     "Grid",
     "Inspection",
     "Layer",
@@ -40,8 +43,10 @@ __all__ = [
     "SoftbiasClassifier",
     "__version__",
     "build",
+    "compare",
     "convert",
     "create_model",
+    "explain",
     "export",
     "fit",
     "inspect",
@@ -56,6 +61,7 @@ __all__ = [
 
 PLACES = {
     "ATTENTION": "softbias.attention",
+    "Explanation": "softbias.explaining",
     "Grid": "softbias.grid",
     "Inspection": "softbias.inspection",
     "Layer": "softbias.models",
@@ -63,8 +69,10 @@ PLACES = {
     "ResNetSpec": "softbias.models",
     "SoftbiasClassifier": "softbias.sklearn",
     "build": "softbias.models",
+    "compare": "softbias.study.compare",
     "convert": "softbias.models.convert",
     "create_model": "softbias.models",
+    "explain": "softbias.explaining",
     "export": "softbias.exporting",
     "fit": "softbias.training.fit",
     "inspect": "softbias.inspection",

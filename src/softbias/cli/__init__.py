@@ -1,8 +1,8 @@
 """The command line. One module per command; each imports what it needs when it runs, so that `--help` is quick.
 
 Exit status: 0 done; 1 done, but with something to look at (`predict`: a file could not be read; `data check`: not fit to
-train on); 2 a mistake of the user's, in one line (SOFTBIAS_DEBUG=1 shows the traceback); 128 + the signal for a training
-that was asked to stop; 130 for Ctrl-C elsewhere.
+train on; `compare`, `study`, `reproduce`: a run failed); 2 a mistake of the user's, in one line (SOFTBIAS_DEBUG=1 shows the
+traceback); 128 + the signal for a training or a study that was asked to stop; 130 for Ctrl-C elsewhere.
 """
 
 from __future__ import annotations
@@ -19,17 +19,27 @@ from softbias.errors import unknown_name
 COMMANDS = {
     "fit": "train a classifier on your pictures",
     "pretrain": "train without labels: which of four rotations",
+    "compare": "which model is better, by how much, at how much data",
+    "study": "run a comparison that a file describes",
+    "reproduce": "the papers' tables, with the published numbers beside ours",
+    "runs": "list runs",
+    "runs diff": "what two runs differ in, and what came of it",
+    "runs delete": "remove runs",
     "evaluate": "score a run on its test pictures, or on others",
     "predict": "classes and probabilities of pictures",
+    "explain": "why a model decides as it does, picture by picture",
+    "app": "a page where you click a patch and see where heads look",
+    "probe": "measure what models are biased to: how far they look, what they rely on",
     "export": "write a model as ONNX",
     "models": "list models, with their size and cost",
     "recipes": "list recipes, or show one in full",
     "data check": "is a set of pictures fit to train on?",
     "data cache": "where decoded pictures are kept, and clearing them",
     "bench": "images per second beside timm's",
-    "demo": "see a small model at work",
+    "report": "write the page about a study or about runs",
+    "demo": "compare three small models, and see the report",
 }
-TRAINING = ("fit", "pretrain")
+TRAINING = ("fit", "pretrain", "compare")
 SHELLS = ("bash", "zsh", "fish")  # tcsh would need the package shtab
 COMPLETION = "--tyro-write-completion", "--tyro-print-completion"
 
@@ -88,7 +98,7 @@ def dispatch(arguments: list[str]) -> int:
         return complete_shell(arguments)
     name, rest = arguments[0], arguments[1:]
     groups = {command.split(" ")[0] for command in COMMANDS if " " in command}
-    if name in groups:
+    if name in groups and not (name in COMMANDS and f"{name} {''.join(rest[:1])}" not in COMMANDS):
         inner = [command for command in COMMANDS if command.startswith(f"{name} ")]
         if not rest or rest[0] in ("-h", "--help"):
             print("\n".join(f"softbias {command} …    {COMMANDS[command]}" for command in inner))

@@ -1,0 +1,266 @@
+"""What the page can show: models with their checkpoints, pictures, and explanations that were computed already.
+
+Everything is named by a number or by a short id that this side gave out; a path never comes from the page. Weights are read
+from safetensors alone: a model's own, or those of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import math
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import nn
+
+from softbias.data import load_dataset
+from softbias.data.dataset import Dataset
+from softbias.data.decode import FORMATS, BrokenPicture, load, resized
+from softbias.explaining.explanation import Explanation, explain_pixels
+from softbias.explaining.opening import Opened, open_model
+from softbias.probes.subject import weights_of
+from softbias.training import checkpoint
+from softbias.training.preparing import build_model
+from softbias.training.run import RunDirectory
+
+MAX_PIXELS = 40_000_000  # of an upload: larger ones are refused before they are unpacked
+KEPT_SIDE = 1024  # an upload is kept no larger than this
+UPLOADS, COPIES = 24, 3  # pictures kept, and checkpoints of a model that stay loaded
+MEMORY = 512 * 2**20  # bytes of maps that are kept
+PICTURE = re.compile(r"([du])(0|[1-9]\d{0,8})")
+Pixels = NDArray[np.uint8]
+
+
+class Absent(ValueError):  # noqa: N818  it says what it is
+    """Something that was asked for is not here."""
+
+
+@dataclass
+class Shown:
+    """A model on the shelf: itself, and what it was before: at its checkpoints, and at its start (None)."""
+
+    opened: Opened
+    checkpoints: list[Path | None] = field(default_factory=list)
+    epochs: dict[int, float] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+    copies: OrderedDict[int, Opened] = field(default_factory=OrderedDict)
+
+    def at(self, number: int | None) -> Opened:
+        """The model as it was at a checkpoint; None: as it is."""
+        if number is None:
+            return self.opened
+        if not 0 <= number < len(self.checkpoints):
+            raise Absent(f"there is no checkpoint {number}")
+        if number not in self.copies:
+            path = self.checkpoints[number]
+            model = self.at_start() if path is None else copy.deepcopy(self.opened.subject.model)
+            if path is not None:
+                tensors, _ = checkpoint.read(path)
+                model.load_state_dict(checkpoint.part("average", tensors) or checkpoint.part("model", tensors))
+            subject = self.opened.subject.with_model(model.to(self.opened.subject.device))
+            self.copies[number] = replace(self.opened, subject=replace(subject, weights=weights_of(model)))
+            while len(self.copies) > COPIES:
+                self.copies.popitem(last=False)
+        self.copies.move_to_end(number)
+        return self.copies[number]
+
+    def at_start(self) -> nn.Module:
+        """The model before its first step, built again from its seed as training built it."""
+        assert self.opened.run is not None
+        spec, last = RunDirectory(self.opened.run).spec(), self.opened.subject.model
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(spec.seed)
+            return build_model(spec, int(last.num_classes), self.opened.img_size)  # type: ignore[arg-type]
+
+    def steps(self) -> list[dict[str, Any]]:
+        numbers = [0 if path is None else int(path.name[5:]) for path in self.checkpoints]
+        return [{"step": step, "epoch": self.epochs.get(step, None if step else 0)} for step in numbers]
+
+    def gates(self) -> list[dict[str, Any]]:
+        """σ(λ) of every gated head at every checkpoint, from the gates alone: nothing else is read."""
+        from safetensors import safe_open
+
+        found = []
+        for place, path in zip(self.steps(), self.checkpoints, strict=True):
+            if path is None:
+                continue
+            with safe_open(path / "state.safetensors", "pt") as file:
+                names = set(file.keys())
+                part = "average" if any(name.startswith("average/") for name in names) else "model"
+                gates = {
+                    int(match[1]): file.get_tensor(name).sigmoid().flatten().tolist()
+                    for name in names
+                    if (match := re.fullmatch(rf"{part}/blocks\.(\d+)\.attn\.(?:gate|gating_param)", name))
+                }
+            if gates:
+                found.append({**place, "layers": dict(sorted(gates.items()))})
+        return found
+
+    @property
+    def report(self) -> Path | None:
+        path = self.opened.run / "report.html" if self.opened.run else None
+        return path if path is not None and path.is_file() else None
+
+
+class Shelf:
+    def __init__(self, sources: Sequence[str | Path], data: str | None = None, *, device: str = "cpu") -> None:
+        if not sources:
+            raise ValueError("which models? softbias app RUNS_OR_MODELS…")
+        self.models = [take(source, device) for source in sources]
+        self.names = unique([shown.opened.subject.name for shown in self.models])
+        self.data = self.find_data(data)
+        indices = self.data.splits.get("test")
+        chosen = indices if indices is not None and len(indices) else np.arange(len(self.data))
+        self.order = np.random.default_rng(0).permutation(chosen)  # mixed, or all first pictures would be of one class
+        self.uploads: OrderedDict[int, Pixels] = OrderedDict()
+        self.uploaded = 0
+        self.seen: OrderedDict[tuple[int, int | None, str, int | None], Explanation] = OrderedDict()
+        self.lock = threading.Lock()  # one computation at a time: two would only wait for the same cores
+
+    def find_data(self, data: str | None) -> Dataset:
+        """What was asked for, or the pictures of the first run that can be read, or the embedded set."""
+        largest = max((shown.opened.img_size for shown in self.models), key=max)
+        if data is not None:
+            return load_dataset(data, img_size=largest)
+        for shown in self.models:
+            if shown.opened.run is not None:
+                spec = RunDirectory(shown.opened.run).spec()
+                try:
+                    return load_dataset(spec.data, **spec.data_options)
+                except (ValueError, OSError):
+                    continue
+        return load_dataset("fashion")
+
+    # Pictures
+
+    def picture(self, name: str) -> Pixels:
+        match = PICTURE.fullmatch(name)
+        if match is None:
+            raise ValueError("a picture is named d and a number, or u and a number")
+        number = int(match[2])
+        if match[1] == "d":
+            if number >= len(self.order):
+                raise Absent(f"there is no picture {number}: the set has {len(self.order)}")
+            return np.ascontiguousarray(self.data.images[self.order[number]])
+        if number not in self.uploads:
+            raise Absent(f"there is no upload {number} (any more)")
+        return self.uploads[number]
+
+    def label(self, name: str) -> str | None:
+        """What the set says the picture is."""
+        return self.data.class_names[int(self.data.labels[self.order[int(name[1:])]])] if name.startswith("d") else None
+
+    def upload(self, content: bytes) -> str:
+        """Keep a picture and return its id; what is no picture, or too large a one, raises BrokenPicture."""
+        try:
+            with Image.open(io.BytesIO(content), formats=[kind for kind in FORMATS if kind in Image.OPEN]) as head:
+                width, height = head.size
+        except Exception as error:  # Pillow raises a dozen kinds; the decoder has a sentence for them
+            if isinstance(error, Image.DecompressionBombError):
+                raise BrokenPicture("the upload", "has too many pixels", "oversized") from error
+            width, height = 0, 0
+        if width * height > MAX_PIXELS:
+            raise BrokenPicture("the upload", f"has {width} × {height} pixels, more than {MAX_PIXELS:,}", "oversized")
+        image = load(io.BytesIO(content), wanted=(KEPT_SIDE, KEPT_SIDE), name="the upload").image
+        image.thumbnail((KEPT_SIDE, KEPT_SIDE), Image.Resampling.LANCZOS)
+        with self.lock:
+            number, self.uploaded = self.uploaded, self.uploaded + 1
+            self.uploads[number] = np.array(image)
+            while len(self.uploads) > UPLOADS:
+                gone, _ = self.uploads.popitem(last=False)
+                self.seen = OrderedDict((key, value) for key, value in self.seen.items() if key[2] != f"u{gone}")
+        return f"u{number}"
+
+    def png(self, name: str, model: int | None = None) -> bytes:
+        """A picture as it is kept, or as a model sees it."""
+        pixels = self.picture(name)
+        if model is not None:
+            pixels = self.fitted(self.model(model).opened, pixels)
+        stream = io.BytesIO()
+        Image.fromarray(pixels).save(stream, "PNG")
+        return stream.getvalue()
+
+    def fitted(self, opened: Opened, pixels: Pixels) -> Pixels:
+        return np.array(resized(Image.fromarray(pixels), opened.img_size, opened.fit))
+
+    # Explanations
+
+    def model(self, number: int) -> Shown:
+        if not 0 <= number < len(self.models):
+            raise Absent(f"there is no model {number}: there are {len(self.models)}")
+        return self.models[number]
+
+    def look(self, model: int, at: int | None, picture: str, target: int | None = None) -> Explanation:
+        """An explanation, from memory if it was computed lately."""
+        shown, pixels = self.model(model), self.picture(picture)
+        if target is not None and not 0 <= target < len(shown.opened.class_names):
+            raise Absent(f"there is no class {target}")
+        with self.lock:
+            key = (model, at, picture, target)
+            if key not in self.seen:
+                opened = shown.at(at)
+                self.seen[key] = explain_pixels(opened, self.fitted(opened, pixels), target=target)
+                while len(self.seen) > 1 and sum(map(size, self.seen.values())) > MEMORY:
+                    self.seen.popitem(last=False)
+            self.seen.move_to_end(key)
+            return self.seen[key]
+
+    def rows(self, seen: Explanation, query: tuple[int, int] | None) -> list[NDArray[np.float32]]:
+        """The maps of a patch in every layer, then what was learned about place; None: those of the class token."""
+        if query is None:
+            return list(seen.looks_of_class_token().values())
+        return [*seen.looks(query).values(), *seen.biases(query).values()]
+
+
+def take(source: str | Path, device: str) -> Shown:
+    opened = open_model(source, device=device)
+    if opened.run is None:
+        return Shown(opened)
+    directory = RunDirectory(opened.run)
+    rows = finite_rows(directory.metrics)
+    epochs = {row["step"]: row["epoch"] for row in rows if "step" in row and "epoch" in row}
+    summary = directory.read_summary() if directory.finished else {}
+    spec, saved = directory.spec(), list[Path | None](checkpoint.listed(directory.checkpoints))
+    known_start = bool(saved) and spec.source is None and not spec.pretrained and spec.weights is None
+    return Shown(opened, [None, *saved] if known_start else saved, epochs, rows, summary)
+
+
+def finite_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl that tell of an epoch; numbers that are not finite become null, a torn last line is dropped."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(row, dict) and row.get("event") == "epoch":
+            rows.append({k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()})
+    return rows
+
+
+def size(seen: Explanation) -> int:
+    return sum(found.nbytes for found in (*seen.maps.values(), *seen.bias.values()))
+
+
+def unique(names: list[str]) -> list[str]:
+    """
+    >>> unique(["a", "b", "a"])
+    ['a', 'b', 'a (2)']
+    """
+    found: list[str] = []
+    for place, name in enumerate(names):
+        before = names[:place].count(name)
+        found.append(f"{name} ({before + 1})" if before else name)
+    return found

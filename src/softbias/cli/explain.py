@@ -1,0 +1,104 @@
+"""`softbias explain`: why a model decided as it did, a picture and a page per image."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from softbias.cli.parsing import flag, switch
+
+
+def explain(
+    model: Annotated[
+        str, tyro.conf.Positional, flag("MODEL", "A run's or a saved model's folder, timm:NAME, hf:FOLDER, or a model's name.")
+    ],
+    images: Annotated[tuple[Path, ...], tyro.conf.Positional, flag("IMAGE", "Pictures, or folders of them.")],
+    /,
+    out: Annotated[Path | None, flag("DIR", "Where the files go; explanations/ if not given.")] = None,
+    query: Annotated[
+        str | None, flag("ROW,COLUMN", "The patch that heads look from, from 0,0 at the top left; the middle one if not given.")
+    ] = None,
+    target: Annotated[str | None, flag("CLASS", "The class that gradients are about; the predicted one if not given.")] = None,
+    methods: Annotated[
+        str | None,
+        flag(
+            "NAMES",
+            "Separated by commas, of those in docs/explaining.md; rollout,gradient-rollout,gradients or grad-cam if not given.",
+        ),
+    ] = None,
+    png: Annotated[bool, switch("Only pictures (*.png).")] = False,
+    html: Annotated[bool, switch("Only pages (*.html).")] = False,
+    json: Annotated[
+        bool, switch("Print JSON, one array; files are then written only where --out, --png or --html asks.")
+    ] = False,
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+) -> int:
+    """Show why a model decides as it does: prediction, rollout, where every head looks, gates and masks.
+
+    A file that cannot be read is named, counted and passed over; the exit status is then 1, and 0 otherwise.
+
+    Args:
+        device: Where to compute.
+    """
+    if not images:
+        raise ValueError("which pictures? softbias explain MODEL IMAGE…")
+    place = parse_query(query)
+    from softbias.cli.training import find_device
+    from softbias.data.decode import BrokenPicture
+    from softbias.explaining.explanation import explain as explain_one
+    from softbias.explaining.opening import open_model
+    from softbias.training.predict import find_pictures
+
+    opened = open_model(model, device=find_device(device))
+    chosen = methods.split(",") if methods else None
+    kinds = [kind for kind, wanted in (("png", png), ("html", html)) if wanted] or ["png", "html"]
+    kinds = [] if json and out is None and not (png or html) else kinds
+    folder, taken, rows, bad = out or Path("explanations"), set[str](), list[dict[str, Any]](), 0
+    for file in find_pictures(images):
+        try:
+            seen = explain_one(opened, file, query=place, target=target, methods=chosen)
+        except BrokenPicture as error:
+            bad += 1
+            rows.append({"picture": str(file), "error": error.reason})
+            print(f"softbias: {file}: {error.reason}", file=sys.stderr)
+            continue
+        written = [str(seen.save(folder / f"{free_name(file.stem, taken)}.{kind}")) for kind in kinds]
+        taken.add(free_name(file.stem, taken))
+        rows.append({**seen.to_dict(), "picture": str(file), "files": written})
+        if not json:
+            untrained = f"\t({seen.weights})" if seen.weights.startswith("untrained") else ""
+            print(f"{file}\t{seen.label}\t{seen.confidence:.3f}{untrained}\t{'  '.join(written)}")
+    if json:
+        print(json_module.dumps(rows, indent=1))
+    return 1 if bad else 0
+
+
+def free_name(stem: str, taken: set[str]) -> str:
+    """The stem, or with a number where two pictures of different folders share it.
+
+    >>> free_name("cat", {"cat", "cat-2"})
+    'cat-3'
+    """
+    if stem not in taken:
+        return stem
+    number = 2
+    while f"{stem}-{number}" in taken:
+        number += 1
+    return f"{stem}-{number}"
+
+
+def parse_query(text: str | None) -> tuple[int, int] | None:
+    """
+    >>> parse_query("2,3")
+    (2, 3)
+    """
+    if text is None:
+        return None
+    parts = text.replace(" ", "").split(",")
+    if len(parts) != 2 or not all(part.isdigit() for part in parts):
+        raise ValueError(f"--query takes ROW,COLUMN, as in --query 2,3, but got {text!r}")
+    return int(parts[0]), int(parts[1])
