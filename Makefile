@@ -2,7 +2,7 @@
 
 PYTHON ?= python3 python3.13 python3.12 python3.11
 VENV ?= .venv
-WORKERS ?= 0
+WORKERS ?= 2
 BIN = $(VENV)/bin
 CHECKED = $(VENV)/.checked
 INSTALLED = $(VENV)/.installed

@@ -302,6 +302,7 @@ def test_every_study_runs_at_smoke_scale(name, tmp_path, monkeypatch, capsys):
     assert set(frame["arm"]) >= {arm.name for arm in spec.arms}
     page = (out / "report.html").read_text(encoding="utf-8")
     assert study.title in page and "fashion" in page and "nano models stand in" in page
+    assert "nothing to compare" not in page
     for row in study.published:
         if row["arm"] in {arm.name for arm in spec.arms}:
             assert f"{row['value']:.1f}" in page and row["note"] in page

@@ -69,6 +69,7 @@ def test_a_killed_study_ends_as_one_that_was_never_stopped(little_study, tmp_pat
     assert whole(spec, tmp_path / "s") == whole(spec, tmp_path / "never")
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_replaced_and_its_run_continues(little_study, tmp_path):
     spec = little_study("deit_nano", seeds=1, fractions=100, overrides={"steps": 40})
     process = start(spec, tmp_path / "s", jobs=1)

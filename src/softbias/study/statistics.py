@@ -107,7 +107,8 @@ def compare_arms(
     """
     rows = prepare(frame)
     made: list[dict[str, Any]] = []
-    arms = list(dict.fromkeys(frame["arm"]))
+    there = set(rows["arm"])
+    arms = [arm for arm in dict.fromkeys(frame["arm"]) if arm in there]  # a pre-training is nobody's reference
     if reference is not None and reference not in arms:
         from softbias.errors import unknown_name
 

@@ -215,8 +215,8 @@ def read_config(path: Path) -> RunSpec:
 def telling(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """Of the settings those that differ from the usual ones.
 
-    >>> telling({"lr": 0.1, "epochs": 8, "augmentation": {"flip": 0.5, "zoom": 1}}, {"epochs": 8.0, "augmentation": {"zoom": 1}})
-    {'lr': 0.1, 'augmentation': {'flip': 0.5}}
+    >>> telling({"lr": 0.1, "epochs": 8, "inner": {"flip": 0.5, "zoom": 1}}, {"epochs": 8.0, "inner": {"zoom": 1}})
+    {'lr': 0.1, 'inner': {'flip': 0.5}}
     """
     found: dict[str, Any] = {}
     for name, value in given.items():

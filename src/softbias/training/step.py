@@ -73,9 +73,9 @@ class PlainStep:
         if self.guarded:  # fused optimizers leave everything as it is where this is one
             self.optimizer.found_inf = (~finite).float()
         self.optimizer.step()
-        one = torch.ones_like(loss)
-        fine, skipped = torch.stack([loss, right, one, one * 0, *more]), one.new_zeros(len(self.names))
-        skipped[self.names.index("skipped")] = 1
+        one, none = torch.ones_like(loss), torch.zeros_like(loss)
+        fine = torch.stack([loss, right, one, none, *more])
+        skipped = torch.stack([one if name == "skipped" else none for name in self.names])
         return torch.where(finite, fine, skipped)
 
     def gradients(self, batch: Batch) -> list[Tensor]:

@@ -46,6 +46,7 @@ def draw(table: pandas.DataFrame, folder: Path) -> Path:
             line = first[(first["arm"] == arm) & first[column].notna()]
             color, style = look(arm, colormaps)
             axes.plot(line["epoch"], line[column], style, color=color, lw=1.3, ms=3, label=arm)
+        axes.set_xlim(0, 1.05 * first["epoch"].max())
         axes.set_xlabel("epoch", fontsize=8)
         axes.set_ylabel(title, fontsize=8)
         axes.xaxis.get_major_locator().set_params(integer=True)
