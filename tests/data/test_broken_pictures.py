@@ -17,6 +17,8 @@ from PIL import Image
 from softbias.data import decode as module
 from softbias.data.decode import BrokenPicture, UnsupportedPicture, decode
 
+from .rights import open_to_all
+
 
 def saved(path: Path, picture: Image.Image, **options) -> Path:
     picture.save(path, **options)
@@ -114,8 +116,7 @@ def test_heic_without_its_package_is_unsupported_rather_than_broken(tmp_path, mo
 def test_a_file_that_may_not_be_read_is_unreadable(tmp_path):
     path = saved(tmp_path / "a.png", NOISE)
     path.chmod(0)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     code = f"""
 import os
 from softbias.data.decode import BrokenPicture, decode

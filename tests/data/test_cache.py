@@ -17,6 +17,8 @@ from softbias.data.decode import UnsupportedPicture, decode
 from softbias.data.folders import list_folder
 from softbias.data.parallel import in_order
 
+from .rights import open_to_all
+
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch) -> Path:
@@ -208,8 +210,7 @@ def test_too_little_room_is_said_before_the_work(root, place, monkeypatch):
 
 
 def test_a_place_that_cannot_be_written_is_a_clear_error(root, tmp_path):
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     code = f"""
 os.getuid() or os.setuid(65534)
 try:

@@ -13,6 +13,8 @@ from softbias.data.folders import list_folder
 from softbias.data.listing import natural, read_listing
 from softbias.data.tables import list_csv
 
+from .rights import open_to_all
+
 
 def tree(root: Path, *names: str) -> Path:
     for name in names:
@@ -147,8 +149,7 @@ def test_what_is_no_folder_is_said(tmp_path):
 @pytest.mark.parametrize("hidden", ["", "a", "a/deep"])
 def test_an_unreadable_folder_is_a_clear_error(tmp_path, hidden):
     root = tree(tmp_path / "root", "a/deep/1.jpg", "a/1.jpg", "b/1.jpg")
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     (root / hidden).chmod(0)
     code = f"""
 import os

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from softbias.study.store import Store
     from softbias.training.run import RunSpec
 
+WIDE = 1000  # columns of a file or pipe: one line per run
 State = Literal["finished", "running", "stopped", "failed"]
 Places = Annotated[
     tuple[Path, ...], Positional, flag("FOLDERS", "Of runs, stores or studies; runs/ and studies/*/ if not given.")
@@ -58,8 +58,9 @@ def runs(
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
+    terminal = sys.stdout.isatty()
     for column in ("id", "status", "data", "arm"):
-        table.add_column(column, no_wrap=column != "arm")
+        table.add_column(column, no_wrap=column != "arm" or not terminal)
     for column in ("fraction", "seed", "accuracy", "minutes"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("run", overflow="fold")
@@ -68,7 +69,7 @@ def runs(
         minutes = "" if row["seconds"] is None else f"{row['seconds'] / 60:.1f}"
         cells = (row["id"], row["status"], row["data"], row["arm"], f"{row['fraction']:g} %", row["seed"], accuracy, minutes)
         table.add_row(*map(str, cells), row["run"])
-    Console(width=None if sys.stdout.isatty() else max(120, int(os.environ.get("COLUMNS", "160")))).print(table)
+    Console(width=None if terminal else WIDE).print(table)
     for row in rows:
         if row["error"]:
             print(f"{row['id']}: {row['error']}")
