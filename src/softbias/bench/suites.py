@@ -165,6 +165,40 @@ def startup(options: Options) -> list[Row]:
     return start_up()
 
 
+def regularization(options: Options) -> list[Row]:
+    """What a regularizer adds to a training step of ARViT at 256 px; on a CPU a nano model, for its shape only."""
+    from softbias.bench.regularization import measure
+
+    targets = {"distance": 1.03, "style": 1.04} if options.on_gpu else {}
+    model, img_size, batches = ("arvit_base", 256, (80, 512)) if options.on_gpu else ("arvit_nano", 32, (8,))
+    modes = ("eager", "recorded") if options.on_gpu else ("eager",)
+    batches = batches if options.batch is None else (options.batch,)
+    measured = measure(
+        batches, options.device.type, model=model, img_size=img_size, modes=modes, candidates=("distance", "style"),
+        rounds=options.rounds,
+    )  # fmt: skip
+    rows = []
+    for row in measured:
+        beside = row["candidate"] != "base"
+        rows.append(
+            Row(
+                what=f"{model}, {row['candidate']}",
+                how=f"{row['mode']} training, batch {row['batch']}, {img_size} px",
+                value=row["milliseconds"],
+                unit="ms",
+                spread=row["spread"],
+                against="base" if beside else None,
+                ratio=row["time_ratio"] if beside else None,
+                quartiles=tuple(row["time_ratio_quartiles"]) if beside else None,
+                target=targets.get(row["candidate"]),
+                higher=False,
+                memory=row["memory"],
+                memory_ratio=row["memory_ratio"] if beside else None,
+            )
+        )
+    return rows
+
+
 SUITES: dict[str, Callable[[Options], list[Row]]] = {
     "peers": peers,
     "convit": convit,
@@ -173,6 +207,7 @@ SUITES: dict[str, Callable[[Options], list[Row]]] = {
     "step": step,
     "loops": loops,
     "startup": startup,
+    "regularization": regularization,
 }
 
 

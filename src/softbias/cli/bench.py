@@ -27,7 +27,7 @@ def bench(
 
     Ratios are medians over rounds in which both ran one after the other; the quartiles stand beside them. Suites: peers (our
     models and timm's), convit, masked, windows, step (the whole training step), loops (ours and timm's), startup,
-    regularization, kernels.
+    regularization. `python -m softbias.bench.kernels` times single kernels.
 
     Args:
         models: Names for the suite peers, separated by commas.
