@@ -4,6 +4,7 @@ import http.client
 import io
 import json
 import random
+import shutil
 import socket
 import struct
 import zlib
@@ -116,6 +117,20 @@ def test_a_damaged_checkpoint_is_refused_and_the_others_live(run, monkeypatch, t
     with pytest.raises(ValueError, match="damaged"):
         shelf.look(0, 1, "d0")
     assert shelf.look(0, 2, "d0").maps
+
+
+def test_a_study_stands_for_its_finished_runs(run, tmp_path):
+    from softbias.app.shelf import unfolded
+
+    study = tmp_path / "study"
+    (study / "runs" / "stopped").mkdir(parents=True)
+    (study / "study.yaml").write_text("name: s\ndata: [fashion]\narms: [convit_nano]\n")
+    (study / "runs" / "stopped" / "config.yaml").write_bytes((run / "config.yaml").read_bytes())
+    with pytest.raises(ValueError, match="no finished run"):
+        unfolded(study)
+    shutil.copytree(run, study / "runs" / "done")
+    assert unfolded(study) == [study / "runs" / "done"]
+    assert unfolded(run) == [run] and unfolded("ibit_nano") == ["ibit_nano"]
 
 
 def test_a_model_without_maps_is_served_too(served):

@@ -30,6 +30,7 @@ from softbias.data.decode import FORMATS, BrokenPicture, load, resized
 from softbias.explaining.explanation import Explanation, explain_pixels
 from softbias.explaining.opening import Opened, open_model
 from softbias.probes.subject import weights_of
+from softbias.study.frame import run_folders
 from softbias.training import checkpoint
 from softbias.training.preparing import build_model
 from softbias.training.run import RunDirectory
@@ -79,10 +80,11 @@ class Shown:
     def at_start(self) -> nn.Module:
         """The model before its first step, built again from its seed as training built it."""
         assert self.opened.run is not None
-        spec, last = RunDirectory(self.opened.run).spec(), self.opened.subject.model
+        directory, last = RunDirectory(self.opened.run), self.opened.subject.model
+        spec = directory.spec()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(spec.seed)
-            return build_model(spec, int(last.num_classes), self.opened.img_size)  # type: ignore[arg-type]
+            return build_model(spec, int(last.num_classes), self.opened.img_size, directory.source(spec))  # type: ignore[arg-type]
 
     def steps(self) -> list[dict[str, Any]]:
         numbers = [0 if path is None else int(path.name[5:]) for path in self.checkpoints]
@@ -114,11 +116,21 @@ class Shown:
         return path if path is not None and path.is_file() else None
 
 
+def unfolded(source: str | Path) -> list[str | Path]:
+    """The finished runs of a study's folder; anything else is itself."""
+    if not (Path(source) / "study.yaml").is_file():
+        return [source]
+    found: list[str | Path] = [folder for folder in run_folders(Path(source)) if RunDirectory(folder).finished]
+    if not found:
+        raise ValueError(f"the study {source} has no finished run yet; softbias study {source} continues it")
+    return found
+
+
 class Shelf:
     def __init__(self, sources: Sequence[str | Path], data: str | None = None, *, device: str = "cpu") -> None:
         if not sources:
             raise ValueError("which models? softbias app RUNS_OR_MODELS…")
-        self.models = [take(source, device) for source in sources]
+        self.models = [take(each, device) for source in sources for each in unfolded(source)]
         self.names = unique([shown.opened.subject.name for shown in self.models])
         self.data = self.find_data(data)
         indices = self.data.splits.get("test")

@@ -13,7 +13,7 @@ def app(
     sources: Annotated[
         tuple[str, ...],
         tyro.conf.Positional,
-        flag("RUNS_OR_MODELS", "Folders of runs or saved models, timm:NAME, hf:FOLDER, or names of models."),
+        flag("RUNS_OR_MODELS", "Folders of runs, studies or saved models, timm:NAME, hf:FOLDER, or names of models."),
     ],
     /,
     data: Annotated[
