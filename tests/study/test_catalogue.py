@@ -315,3 +315,16 @@ def test_every_study_runs_at_smoke_scale(name, tmp_path, monkeypatch, capsys):
         files = [file for one in listed for file in (*one["figures"], *one["tables"])]
         assert files and all((out / file).stat().st_size > 0 for file in files)
         assert all(one["title"] in page for one in listed)
+
+
+def test_a_study_may_be_run_otherwise_and_says_so(monkeypatch):
+    from softbias.cli import main
+
+    seen = []
+    monkeypatch.setattr("softbias.cli.reproduce.run", lambda spec, options, perform: seen.append(spec) or 0)
+    words = ["reproduce", "ibit-depth", "--recipe.steps", "70", "--recipe.flip", "0", "--fractions", "10,50", "--seeds", "2"]
+    assert main(words) == 0
+    (spec,) = seen
+    assert spec.recipe.steps == 70 and spec.recipe.augmentation.flip == 0
+    assert spec.fractions == (10, 50) and spec.seeds == (0, 1)
+    assert "--fractions 10,50" in spec.notes[-1] and "--recipe.steps 70" in spec.notes[-1]

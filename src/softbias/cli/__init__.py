@@ -39,7 +39,7 @@ COMMANDS = {
     "report": "write the page about a study or about runs",
     "demo": "compare three small models, and see the report",
 }
-TRAINING = ("fit", "pretrain", "compare")
+TRAINING = ("fit", "pretrain", "compare", "reproduce")
 SHELLS = ("bash", "zsh", "fish")  # tcsh would need the package shtab
 COMPLETION = "--tyro-write-completion", "--tyro-print-completion"
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import Fixed, Positional, Suppress, arg
 
-from softbias.cli.parsing import flag
+from softbias.cli.parsing import Given, changed, flag
 from softbias.cli.study_options import ExecutionOptions, run
 
 if TYPE_CHECKING:
@@ -27,14 +27,20 @@ class ReproduceOptions(ExecutionOptions):
         flag("smoke|small|paper", "Minutes on two CPU cores (if not given), hours on one GPU, or the original setting."),
     ] = "smoke"
     seeds: Annotated[str | None, flag("N", "How many seeds (3), or which (0,1,5); the study's own if not given.")] = None
+    fractions: Annotated[str | None, flag("PERCENTS", "Of the training pictures; the study's own if not given.")] = None
     data_dir: Annotated[Path | None, flag("FOLDER", "Where named sets lie; $SOFTBIAS_DATA if not given.")] = None
 
 
-def reproduce(options: Annotated[ReproduceOptions, arg(name="")]) -> int:
+def reproduce(
+    options: Annotated[ReproduceOptions, arg(name="")],
+    *,
+    given: Annotated[Given, Fixed, Suppress] = Given(),  # noqa: B008
+) -> int:
     """Reproduce a table or an analysis of a paper: its runs, its measurements, and a report with the published numbers.
 
     Finished runs are reused: stop at any time and give the same command again. At smoke scale the embedded set takes the place
-    of any set that is absent, and the report says so.
+    of any set that is absent, and the report says so. Any field of the recipe can be changed for all arms (--recipe.epochs 8,
+    --help-recipe); the report says that, too.
 
       softbias reproduce --list
       softbias reproduce convit-sample-efficiency --list
@@ -50,10 +56,19 @@ def reproduce(options: Annotated[ReproduceOptions, arg(name="")]) -> int:
         raise ValueError("which study? softbias reproduce NAME; softbias reproduce --list shows them")
     named = find_study(options.name)
     from softbias.study.catalogue.reproducing import reproducer
-    from softbias.study.spec import parse_seeds
+    from softbias.study.spec import parse_numbers, parse_seeds
 
     seeds = None if options.seeds is None else parse_seeds(options.seeds)
     spec = named.spec(options.scale, data_dir=options.data_dir, seeds=seeds)
+    told = []
+    if options.fractions is not None:
+        spec = replace(spec, fractions=parse_numbers(options.fractions, "--fractions"))
+        told.append(f"--fractions {options.fractions}")
+    if given.changes:
+        spec = replace(spec, recipe=changed(spec.recipe, given.changes, "softbias reproduce"))
+        told.append(" ".join(given.changes))
+    if told:
+        spec = replace(spec, notes=(*spec.notes, f"Otherwise than the study's own setting: {', '.join(told)}."))
     return run(spec, options, reproducer(named, options.scale))
 
 
