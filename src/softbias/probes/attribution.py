@@ -56,7 +56,7 @@ def integrated_gradients(model: nn.Module, images: Tensor, target: Tensor) -> Te
     """captum's, where it is installed; otherwise the same mean, taken at the middles of `STEPS` steps."""
     with evaluating(unwrap(model)):
         try:
-            from captum.attr import IntegratedGradients  # type: ignore[import-untyped, unused-ignore]
+            from captum.attr import IntegratedGradients
         except ImportError:
             found = integrated(model, images, target)
         else:
