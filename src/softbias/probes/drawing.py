@@ -100,7 +100,7 @@ def by_layer(rows: Rows, folder: Any, stem: str, measures: dict[str, str]) -> li
             one.plot([layer + shift for layer in layers], means, MARKS[number % len(MARKS)] + "-", color=hue, ms=5, label=name)
         one.set_xlabel("layer", fontsize=8)
         one.set_ylabel(title, fontsize=8)
-        one.set_ylim(bottom=0)
+        one.set_ylim(0, 1.05 * max(one.get_ylim()[1], 1e-9))
         one.xaxis.get_major_locator().set_params(integer=True)
     axes[0].legend(fontsize=7, frameon=False)
     return [save(figure, folder, stem)]
