@@ -166,3 +166,15 @@ def test_every_probe_has_a_name_a_companion_and_a_line_about_it():
     for name, probe in PROBES.items():
         assert probe.about and callable(probe.draw) and name == name.lower()
         assert bool(probe.pictures) == bool(probe.passes)
+
+
+def test_scenes_of_a_probe_take_their_time_whatever_number_of_pictures_is_asked_for(monkeypatch):
+    from softbias.models import create_model
+    from softbias.probes import Probe, timing
+    from softbias.probes.subject import Subject
+
+    monkeypatch.setattr(timing, "seconds_per_picture", lambda subject, size: 0.001)
+    subject = Subject.of(create_model("deit_nano", 10, 32))
+    for scenes, seconds in ((False, 0.2), (True, 0.1 + 1.0)):
+        probe = Probe(None, None, "", 1000, ((1, 1), (1, 2)), scenes=scenes)
+        assert timing.expected_seconds(probe, subject, (32, 32), 100) == pytest.approx(seconds)

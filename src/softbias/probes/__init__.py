@@ -46,6 +46,7 @@ class Probe:
     pictures  how many by default; 0 where weights alone are read
     passes    per picture: (how many, at which multiple of the picture's side); a pass back counts as two forward
     needs     "" for any classifier, "maps" for one whose attention can be read, "gates", "masks", "scores"
+    scenes    of its own beside the pictures: passes at other sides are then for the default number, whatever is asked
     """
 
     measure: Callable[..., Rows]
@@ -54,6 +55,7 @@ class Probe:
     pictures: int = 1000
     passes: tuple[tuple[float, float], ...] = ((1, 1),)  # (number, side of the picture relative to the model's)
     needs: str = ""
+    scenes: bool = False
 
 
 PROBES: dict[str, Probe] = {
@@ -97,7 +99,11 @@ PROBES: dict[str, Probe] = {
         illustrations.illustrations, illustrations.draw, "pictures of positional attention and of mask targets", 0, ()
     ),
     "profile": Probe(
-        profile.profile, profile.draw, "the most telling numbers of all of them on one page", 1000, ((40, 1), (6, 2), (5, 4))
+        profile.profile,
+        profile.draw,
+        "the most telling numbers of all of them on one page",
+        passes=((40, 1), (6, 2), (5, 4)),
+        scenes=True,
     ),
 }
 

@@ -20,7 +20,8 @@ def expected_seconds(probe: Probe, subject: Subject, size: tuple[int, int], n: i
         scaled = (max(1, round(size[0] * side)), max(1, round(size[1] * side)))
         try:
             ready = subject if side == 1 else at_size(subject, scaled)
-            total += count * n * seconds_per_picture(ready, scaled)
+            pictures = max(n, probe.pictures) if probe.scenes and side != 1 else n
+            total += count * pictures * seconds_per_picture(ready, scaled)
         except (NoNativeEntryError, ValueError, RuntimeError):
             continue  # the probe itself says what it leaves out
     return total
