@@ -21,6 +21,12 @@ SHAPES = {  # images, tokens, heads, channels
 TYPES = pytest.mark.parametrize("dtype", ALLOWED, ids=str)
 
 
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """A sum of random signs may come out near zero, and then no relative error is small."""
+    torch.manual_seed(0)
+
+
 def projection(shape: tuple[int, int, int, int], dtype: torch.dtype) -> Tensor:
     images, tokens, heads, channels = shape
     return torch.randn(images, tokens, 3, heads, channels, generator=torch.Generator().manual_seed(0)).to(dtype)
