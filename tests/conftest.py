@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync --no-first-run"
 
 torch.set_num_threads(1)  # tests are small: more threads only wait for each other
 
@@ -19,3 +24,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if "slow" in item.keywords:
                 item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A real one, without a screen."""
+    if not CHROMIUM.is_file():
+        pytest.skip("Debian's chromium is not installed at /usr/bin/chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS.split())
+        yield opened
+        opened.close()

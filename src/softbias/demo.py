@@ -8,7 +8,6 @@ With two seeds nothing is claimed.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +37,6 @@ def demo_study(steps: int = STEPS) -> StudySpec:
             "a demonstration of a few minutes, not a training to its end.",
         ),
     )
-
-
-def run_demo(out: Path) -> int:
-    """Run the study, or what is missing of it, and print the table and where the report lies."""
-    from softbias.cli.study_options import ExecutionOptions, run
-
-    return run(demo_study(), ExecutionOptions(out=out, jobs=min(JOBS, os.cpu_count() or 1), device="cpu"))
 
 
 def run_picture(out: Path, epochs: float = 5.0) -> Path:

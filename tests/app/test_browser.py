@@ -1,26 +1,12 @@
 """The page in a real browser: load, choose, click, compare, move through training, upload a picture, upload junk."""
 
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync --no-first-run"
 PIXELS = "canvas => canvas.toDataURL()"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if not CHROMIUM.is_file():
-        pytest.skip("Debian's chromium is not installed at /usr/bin/chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS.split())
-        yield opened
-        opened.close()
 
 
 class View:

@@ -22,8 +22,6 @@ from softbias.training.recipe import Recipe
 from softbias.training.run import RunSpec, write_config
 from softbias.training.scores import score
 
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = "--disable-gpu --disable-background-networking --disable-component-update --disable-sync --no-first-run"
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 SKILL = {"deit_nano": 0.55, "convit_nano": 0.60, "ibit_nano": 0.70}
 ENVIRONMENT = {
@@ -240,17 +238,6 @@ def test_names_of_arms_can_be_read_on_their_paper(theme):
         for paper in ("paper", "panel"):
             dark, light = sorted((bright[name], bright[paper]))
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (name, paper)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if not CHROMIUM.is_file():
-        pytest.skip("Debian's chromium is not installed at /usr/bin/chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", *FLAGS.split()])
-        yield opened
-        opened.close()
 
 
 def opened(browser, page, width, **options):

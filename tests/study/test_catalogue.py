@@ -328,3 +328,19 @@ def test_a_study_may_be_run_otherwise_and_says_so(monkeypatch):
     assert spec.recipe.steps == 70 and spec.recipe.augmentation.flip == 0
     assert spec.fractions == (10, 50) and spec.seeds == (0, 1)
     assert "--fractions 10,50" in spec.notes[-1] and "--recipe.steps 70" in spec.notes[-1]
+
+
+def test_some_rows_and_columns_of_a_study_can_be_asked_for_by_name(monkeypatch, capsys):
+    from softbias.cli import main
+
+    seen = []
+    monkeypatch.setattr("softbias.cli.reproduce.run", lambda spec, options, perform: seen.append(spec) or 0)
+    words = ["reproduce", "arvit-table1", "--scale", "small", "--arms", "ARViT-L3, ARViT-Base", "--data", "imagenette"]
+    assert main(words) == 0
+    (spec,) = seen
+    assert [arm.name for arm in spec.arms] == ["ARViT-L3", "ARViT-Base"] and spec.data == ("imagenette",)
+    assert "--data imagenette" in spec.notes[-1]
+    assert main(["reproduce", "arvit-table1", "--arms", "ARViT-L7"]) == 2
+    assert "there is no arm 'ARViT-L7'" in capsys.readouterr().err
+    assert main(["reproduce", "arvit-table1", "--data", ","]) == 2
+    assert "name at least one set of the study" in capsys.readouterr().err

@@ -16,8 +16,6 @@ from softbias.data.dataset import Dataset
 from softbias.training.page import write_page
 from softbias.training.scores import score
 
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = "--disable-gpu --disable-background-networking --disable-component-update --disable-sync --no-first-run"
 NAMES = ("cat", "dog", "owl")
 LABELS = np.array([0, 0, 1, 1, 2, 2])
 PROBABILITIES = np.array([
@@ -212,17 +210,6 @@ def test_text_has_enough_contrast_in_light_and_dark(tmp_path):
         for ink, paper in [(i, p) for i in ("ink", "soft", "one", "two") for p in ("paper", "panel")] + [("ink", "warn")]:
             dark, light = sorted((value[ink], value[paper]))
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (ink, paper)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if not CHROMIUM.is_file():
-        pytest.skip("Debian's chromium is not installed at /usr/bin/chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", *FLAGS.split()])
-        yield opened
-        opened.close()
 
 
 @pytest.mark.parametrize("kind", ["three classes", "102 classes", "rotation"])

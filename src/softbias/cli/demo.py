@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
@@ -14,9 +15,11 @@ def demo(out: Path = Path("demo"), picture: bool = False) -> int:
         out: Folder of the study; its page is report.html in there.
         picture: Instead, train one model and draw where its heads look, before and after.
     """
-    from softbias.demo import run_demo, run_picture
+    from softbias.demo import JOBS, demo_study, run_picture
 
     if picture:
         print(f"where its heads look, before and after: {run_picture(out)}")
         return 0
-    return run_demo(out)
+    from softbias.cli.study_options import ExecutionOptions, run
+
+    return run(demo_study(), ExecutionOptions(out=out, jobs=min(JOBS, os.cpu_count() or 1), device="cpu"))

@@ -37,7 +37,7 @@ def evaluate(
         device: Where to compute.
         json: Print JSON.
     """
-    from softbias.cli.training import find_device
+    from softbias.training.devices import find_device
     from softbias.training.predict import Predictor
     from softbias.training.run import RunDirectory
     from softbias.training.scores import score

@@ -47,10 +47,10 @@ def explain(
     if not images:
         raise ValueError("which pictures? softbias explain MODEL IMAGE…")
     place = parse_query(query)
-    from softbias.cli.training import find_device
     from softbias.data.decode import BrokenPicture
     from softbias.explaining.explanation import explain as explain_one
     from softbias.explaining.opening import open_model
+    from softbias.training.devices import find_device
     from softbias.training.predict import find_pictures
 
     opened = open_model(model, device=find_device(device))

@@ -40,7 +40,7 @@ def predict(
         raise ValueError(f"--out takes a file named *.csv or *.json, but got {out}")
     if not files:
         raise ValueError("which pictures? softbias predict MODEL FILES_OR_FOLDERS…")
-    from softbias.cli.training import find_device
+    from softbias.training.devices import find_device
     from softbias.training.predict import Predictor, find_pictures
 
     predictor = Predictor(model, device=find_device(device))

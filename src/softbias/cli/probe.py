@@ -78,7 +78,7 @@ def probe(
     names = every if probes == "all" else [name.strip() for name in probes.split(",") if name.strip()]
     chosen = {name: find_probe(name) for name in names}
     asked = probe_options(option, chosen, n, seed, split, backgrounds)
-    from softbias.cli.training import find_device
+    from softbias.training.devices import find_device
 
     sets = Sets(None if data_dir is None else str(data_dir))
     device_name = find_device(device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -26,6 +27,10 @@ class ReproduceOptions(ExecutionOptions):
         Literal["smoke", "small", "paper"],
         flag("smoke|small|paper", "Minutes on two CPU cores (if not given), hours on one GPU, or the original setting."),
     ] = "smoke"
+    arms: Annotated[
+        str | None, flag("ARMS", "Some of its arms, separated by commas, the first compared with the others; all if not given.")
+    ] = None
+    data: Annotated[str | None, flag("SETS", "Some of its sets, separated by commas; all if not given.")] = None
     seeds: Annotated[str | None, flag("N", "How many seeds (3), or which (0,1,5); the study's own if not given.")] = None
     fractions: Annotated[str | None, flag("PERCENTS", "Of the training pictures; the study's own if not given.")] = None
     data_dir: Annotated[Path | None, flag("FOLDER", "Where named sets lie; $SOFTBIAS_DATA if not given.")] = None
@@ -45,6 +50,7 @@ def reproduce(
       softbias reproduce --list
       softbias reproduce convit-sample-efficiency --list
       softbias reproduce convit-sample-efficiency --scale small --dry-run
+      softbias reproduce arvit-table1 --scale small --arms ARViT-Base,ARViT-L3 --data imagenette
     """
     from softbias.study.catalogue import CATALOGUE, find_study
 
@@ -61,6 +67,13 @@ def reproduce(
     seeds = None if options.seeds is None else parse_seeds(options.seeds)
     spec = named.spec(options.scale, data_dir=options.data_dir, seeds=seeds)
     told = []
+    if options.arms is not None:
+        by_name = {arm.name: arm for arm in spec.arms}
+        spec = replace(spec, arms=tuple(by_name[name] for name in some(options.arms, by_name, "arm")))
+        told.append(f"--arms {options.arms}")
+    if options.data is not None:
+        spec = replace(spec, data=some(options.data, spec.data, "set"))
+        told.append(f"--data {options.data}")
     if options.fractions is not None:
         spec = replace(spec, fractions=parse_numbers(options.fractions, "--fractions"))
         told.append(f"--fractions {options.fractions}")
@@ -70,6 +83,19 @@ def reproduce(
     if told:
         spec = replace(spec, notes=(*spec.notes, f"Otherwise than the study's own setting: {', '.join(told)}."))
     return run(spec, options, reproducer(named, options.scale))
+
+
+def some(given: str, known: Collection[str], kind: str) -> tuple[str, ...]:
+    """Names separated by commas, each of which the study has."""
+    from softbias.errors import unknown_name
+
+    names = tuple(name.strip() for name in given.split(",") if name.strip())
+    if not names:
+        raise ValueError(f"name at least one {kind} of the study: {', '.join(known)}")
+    for name in names:
+        if name not in known:
+            raise unknown_name(kind, name, known)
+    return tuple(dict.fromkeys(names))
 
 
 def show_list(studies: list[NamedStudy], *, whole: bool, as_json: bool) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def run_training(options: TrainingOptions, given: Given, command: str) -> int:
+    from softbias.training.devices import find_device
     from softbias.training.display import choose as choose_display
 
     first = int(os.environ.get("RANK", "0")) == 0  # of the processes that torchrun started
@@ -82,11 +83,16 @@ def train(spec: RunSpec, data: Dataset, display: Display, options: TrainingOptio
     from softbias.training.loop import StoppedError
 
     path = place(spec, options)
+    watch = None
+    if options.probe_every is not None:
+        from softbias.probes.live import watching
+
+        watch = watching(options.probe_every)
     named = tuple(name for name in options.trackers.split(",") if name not in ("", "none"))
     try:
         run_fit(
             spec, path, resume=options.resume, data=data, display=display, keep=options.keep, minutes=options.minutes,
-            device=options.device, trackers=named, baseline=options.baseline, probe_every=options.probe_every,
+            device=options.device, trackers=named, baseline=options.baseline, watch=watch,
         )  # fmt: skip
     except StoppedError as stop:
         if first:
@@ -125,18 +131,6 @@ def show(spec: RunSpec, options: TrainingOptions, first: bool) -> int:
 
         print_summary(directory.read_summary(), directory.path)
     return 0
-
-
-def find_device(name: str) -> str:
-    """cpu, cuda or mps: what "auto" stands for here; what was asked for must be there."""
-    import torch
-
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        return next(kind for kind, available in there.items() if available)
-    if not there[name]:
-        raise ValueError(f"--device {name}: there is no such device here; choose {' or '.join(k for k in there if there[k])}")
-    return name
 
 
 def progress(display: Display, every: float = 10.0) -> Callable[[int, int], None]:

@@ -14,6 +14,8 @@ from softbias.data.dataset import Dataset
 from softbias.probes import find_probe
 from softbias.probes.subject import Subject
 from softbias.probes.writing import append_rows, read_rows
+from softbias.training import checkpoint
+from softbias.training.fit import Watch
 from softbias.training.loop import Plan, set_mode
 from softbias.training.preparing import Split
 from softbias.training.run import RunDirectory, write_text
@@ -28,8 +30,6 @@ class LiveProbes:
     def __init__(
         self, plan: Plan, data: Dataset, split: Split, directory: RunDirectory, every: int, names: Sequence[str] = LIVE
     ) -> None:
-        if every < 1:
-            raise ValueError(f"--probe-every takes a number of epochs of at least 1, but got {every}")
         self.plan, self.every, self.folder = plan, every, directory.path / "probes"
         self.data = data.with_splits({"val": split.train if split.val is None else split.val})
         self.name = directory.path.name
@@ -62,6 +62,20 @@ class LiveProbes:
                 append_rows(rows, file)
         finally:
             set_mode(self.plan)
+
+
+def watching(every: int) -> Watch:
+    """For `run_fit(watch=…)`: probes at the start of a run and every so many epochs."""
+    if every < 1:
+        raise ValueError(f"--probe-every takes a number of epochs of at least 1, but got {every}")
+
+    def watch(plan: Plan, data: Dataset, split: Split, directory: RunDirectory) -> LiveProbes:
+        live = LiveProbes(plan, data, split, directory, every)
+        if not checkpoint.listed(directory.checkpoints):
+            live.start()
+        return live
+
+    return watch
 
 
 def forget(file: Path, step: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from softbias.study.progress import OfRun, Quiet
 from softbias.study.spec import PlannedRun, in_order
 from softbias.study.worker import Done, Task, perform
+from softbias.training.signals import handled
 
 ATTEMPTS = 3  # for a run whose process dies under it
 POLL = 1.0  # seconds between two looks at a run that somebody else is doing
@@ -167,12 +167,5 @@ def asked_to_stop() -> Iterator[list[int]]:
         asked.append(number)
         raise StudyStoppedError(number)
 
-    try:
-        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-    except ValueError:  # not in the main thread: whoever started the thread decides
-        before = {}
-    try:
+    with handled(ask):
         yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,9 @@ from softbias.training.outcome import finish, load_selected, write_split
 from softbias.training.preparing import Split, accelerate_for, make_plan, split_up
 from softbias.training.recipe import Recipe, find_recipe
 from softbias.training.run import RunDirectory, RunSpec
+
+OnEpoch = Callable[[dict[str, Any]], None]
+Watch = Callable[[Plan, Dataset, Split, RunDirectory], OnEpoch]
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,11 @@ def run_fit(
     device: str = "auto",
     trackers: tuple[str, ...] = ("tensorboard",),
     baseline: bool = True,
-    probe_every: int | None = None,
+    watch: Watch | None = None,
 ) -> Result:
     """Train the run that the spec defines, into a directory; `data` spares reading the set again.
 
-    probe_every   measure locality, gates and masks every so many epochs, into probes/*.jsonl of the run
+    watch   is told of the plan before the first step, and its result of every epoch (`softbias.probes.live.watching`)
     """
     display = display or Quiet()
     accelerator = accelerate_for(spec.recipe, device)
@@ -76,12 +79,16 @@ def run_fit(
         if accelerator.is_main_process:
             directory.begin(spec)
         on_epoch = start_trackers(accelerator, directory, trackers)
-        if probe_every is not None:
-            on_epoch = start_probes(plan, data, split, directory, probe_every, on_epoch)
+        watchers = [each for each in (on_epoch, watch and watch(plan, data, split, directory)) if each]
+
+        def tell(row: dict[str, Any]) -> None:
+            for each in watchers:
+                each(row)
+
         if spec.recipe.regularize and accelerator.is_main_process and not (directory.path / BEFORE).is_file():
             record_maps(plan, data, split, directory.path / BEFORE)
         started = time.perf_counter()
-        state = train(plan, display, minutes=minutes, on_epoch=on_epoch)
+        state = train(plan, display, minutes=minutes, on_epoch=tell)
         accelerator.wait_for_everyone()
         accelerator.end_training()
         load_selected(plan, state)
@@ -95,22 +102,6 @@ def run_fit(
         raise
     finally:
         directory.close()
-
-
-def start_probes(plan: Plan, data: Dataset, split: Split, directory: RunDirectory, every: int, then: Any) -> Any:
-    """Probes beside the trackers; returns what to call with every epoch's row."""
-    from softbias.probes.live import LiveProbes
-
-    live = LiveProbes(plan, data, split, directory, every)
-    if not checkpoint.listed(directory.checkpoints):
-        live.start()
-
-    def both(row: dict[str, Any]) -> None:
-        live(row)
-        if then is not None:
-            then(row)
-
-    return both
 
 
 def start_trackers(accelerator: Accelerator, directory: RunDirectory, trackers: tuple[str, ...]) -> Any:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from softbias.training.display import Display
 from softbias.training.optim import Average, build_optimizer
 from softbias.training.recipe import Recipe
 from softbias.training.schedule import learning_rate
+from softbias.training.signals import handled
 from softbias.training.state import State
 from softbias.training.step import PlainStep, RecordedStep, can_be_recorded, step_names
 from softbias.training.validation import validate
@@ -214,15 +214,8 @@ def stop_signals() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         asked.append(number)
 
-    try:
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread: whoever started the thread decides
-        before = {}
-    try:
+    with handled(ask):
         yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def set_mode(plan: Plan) -> None:

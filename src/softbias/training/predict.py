@@ -30,6 +30,7 @@ from softbias.data.listing import natural
 from softbias.data.parallel import in_order
 from softbias.exporting import input_size
 from softbias.models.storage import load
+from softbias.training.devices import find_device
 
 FITS = {"center": "crop", "border": "pad", "squash": "stretch"}  # timm's crop_mode in our words
 LOW = 0.5  # a confidence below this is worth a look
@@ -70,9 +71,7 @@ class Predictor:
 
     def __init__(self, source: str | Path, *, device: str = "auto") -> None:
         folder = model_folder(source)
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-        self.device = torch.device(device)
+        self.device = torch.device(find_device(device))
         self.model: Any = load(folder, device=self.device)
         about: Any = self.model
         self.class_names: tuple[str, ...] = tuple(about.class_names or map(str, range(about.num_classes)))

@@ -22,6 +22,7 @@ from softbias.regularizers import parse_requests
 from softbias.regularizers.attaching import find_sites
 from softbias.training import checkpoint
 from softbias.training.batches import Batches, Pixels, channel_statistics
+from softbias.training.devices import find_device
 from softbias.training.loop import Plan
 from softbias.training.recipe import Recipe
 from softbias.training.run import RunDirectory, RunSpec
@@ -30,7 +31,7 @@ UNEVEN = 3.0  # classes that differ by more get weights
 
 
 def accelerate_for(recipe: Recipe, device: str) -> Accelerator:
-    cpu = device == "cpu" or (device == "auto" and not torch.cuda.is_available() and not torch.backends.mps.is_available())
+    cpu = find_device(device) == "cpu"
     bf16 = not cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     precision = {"auto": "bf16" if bf16 else "no", "fp32": "no"}.get(recipe.precision, recipe.precision)
     return Accelerator(mixed_precision=precision, cpu=cpu)

@@ -39,7 +39,7 @@ def reproducer(named: NamedStudy, scale: Scale) -> Callable[..., Outcome]:
 
 def measure(named: NamedStudy, scale: Scale, folder: Path, device: str, display: progress.Quiet) -> list[Measured]:
     """What the study measures on its finished runs; the runs are what took long, so an error here must not hide them."""
-    from softbias.cli.training import find_device
+    from softbias.training.devices import find_device
 
     assert named.after is not None
     try:
