@@ -1,5 +1,6 @@
 """The measured step is the step of the training loop, and a constant batch is constant."""
 
+import pytest
 import torch
 
 from softbias.bench.step import random_pictures, small_recipe, worker
@@ -28,3 +29,16 @@ def test_a_constant_batch_is_made_once_and_others_are_not():
         order = one.batches.order(0)
         batches = [one.batches.load(*one.batches.at(step, order), torch.tensor(0)).images for step in (0, 1)]
         assert torch.equal(*batches) is constant
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("model", ["deit_nano", "convit_nano", "ibit_nano"])
+def test_recorded_steps_train_as_plain_ones_do_bit_for_bit(model):
+    recipe = small_recipe(64, drop_path=0.0, compile="off")
+    weights = []
+    for recorded in (True, False):
+        one = worker(model, random_pictures(256, 32), recipe, recorded=recorded, burst=1)  # four steps an epoch
+        for _ in range(12):
+            one()
+        weights.append([value.clone() for value in one.model.state_dict().values()])
+    assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))

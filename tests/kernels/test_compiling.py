@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from softbias.kernels import available, distance, masked
+from softbias.bench.kernels import SWEEP
+from softbias.kernels import available, distance, gated, masked
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not available(), reason="Triton is not installed")]
 
@@ -27,6 +28,7 @@ def launches(monkeypatch) -> list:
 
     monkeypatch.setattr(distance, "launch", record)
     monkeypatch.setattr(masked, "launch", record)
+    monkeypatch.setattr(gated, "launch", record)
     return made
 
 
@@ -100,3 +102,41 @@ def test_masked_attention_fits_into_registers_and_shared_memory(launches, tmp_pa
     out, norms = masked.run_forward(qkv, mask, 0.1)
     masked.run_backward(torch.empty_like(out), qkv, mask, out, norms, 0.1)
     require_fit(launches, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(256, 4, 14, 14, 48), (256, 16, 14, 14, 48), (512, 4, 8, 8, 48), (64, 4, 14, 14, 56)], ids=str
+)
+def test_the_gated_mixture_fits_and_reads_eight_channels_at_once(launches, tmp_path, shape, dtype) -> None:
+    images, heads, height, width, channels = shape
+    tokens = height * width
+    v = empty(images, tokens, 3, heads, channels, dtype=dtype).permute(2, 0, 3, 1, 4)[2]
+    anywhere = empty(images, tokens, heads, channels, dtype=dtype).transpose(1, 2)
+    parameters = [empty(*size, dtype=torch.float32) for size in ((heads, 3), (heads,), (heads,))]
+    out, maps = gated.run_forward(anywhere, v, *parameters, height, width)
+    gated.run_backward(torch.empty_like(out), anywhere, v, maps, *parameters, width)
+    assert len(launches) == 6
+    products = [launch for launch in launches if "DEPTH" in launch[3]]
+    require_fit(products, tmp_path)
+    for launch in products:
+        ptx = compile_for_hopper(*launch).asm["ptx"]
+        copied = set(re.findall(r"cp\.async\.\w+\.shared\.global[^;]*, (0x\w+|\d+), ", ptx))
+        assert copied and {int(size, 0) for size in copied} == {16}, launch
+        assert not re.search(r"(ld|st)\.global\.(v2\.)?b16", ptx), launch
+        assert "st.global.v4.b32" in ptx, launch
+    for launch in launches:
+        compiled = compile_for_hopper(*launch)
+        assert stack_bytes(compiled, tmp_path) == 0 and compiled.metadata.shared <= SHARED, launch
+
+
+@pytest.mark.parametrize("name", ["mix", "mix backward", "pairs"])
+def test_every_tile_that_the_benchmark_tries_for_it_fits(launches, tmp_path, monkeypatch, name) -> None:
+    attribute, program = {"mix": ("MIX", 1), "mix backward": ("VALUES", 2), "pairs": ("PAIRS", 3)}[name]
+    v, anywhere = empty(256, 196, 3, 4, 48).permute(2, 0, 3, 1, 4)[2], empty(256, 196, 4, 48).transpose(1, 2)
+    parameters = [empty(*size, dtype=torch.float32) for size in ((4, 3), (4,), (4,))]
+    for tiles in SWEEP[name]:
+        monkeypatch.setattr(gated, attribute, tiles)
+        out, maps = gated.run_forward(anywhere, v, *parameters, 14, 14)
+        gated.run_backward(torch.empty_like(out), anywhere, v, maps, *parameters, 14)
+    require_fit(launches[program::6], tmp_path)

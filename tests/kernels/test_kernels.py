@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from softbias import kernels
-from softbias.attention import Masked
+from softbias.attention import Gated, Masked
 from softbias.grid import Grid
 
 HERE = Path(__file__).parent
@@ -29,9 +29,10 @@ def test_kernels_agree_with_plain_pytorch_in_triton_s_interpreter() -> None:
 
 def test_cpu_tensors_are_left_to_pytorch_and_triton_is_not_even_imported() -> None:
     code = (
-        "import sys, torch; from softbias.attention import Masked; from softbias.grid import Grid\n"
+        "import sys, torch; from softbias.attention import Gated, Masked; from softbias.grid import Grid\n"
         "Masked(16, 2, Grid(3, 3))(torch.randn(2, 9, 16)).sum().backward()\n"
-        "sys.exit('softbias.kernels.masked_program' in sys.modules)"
+        "Gated(32, 4, Grid(3, 3))(torch.randn(2, 9, 32)).sum().backward()\n"
+        "sys.exit(any(name.endswith('_program') for name in sys.modules if name.startswith('softbias.kernels.')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -60,6 +61,9 @@ def test_kernels_are_used_for_half_precision_on_a_recent_card_within_their_sizes
     with kernels.disabled():
         assert not kernels.usable(tensor, tokens, channels)
     assert kernels.usable(tensor, tokens, channels) is expected
+    half = dtype in kernels.HALF
+    assert kernels.usable(tensor, tokens, channels, longest=1024, widest=128) is half
+    assert not kernels.usable(tensor, tokens, channels, longest=tokens - 1, widest=128)
 
 
 @needs_triton
@@ -72,13 +76,19 @@ def test_a_cpu_tensor_given_to_a_kernel_names_the_interpreter() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_the_layer_with_its_kernel_equals_its_definition_on_the_card(dtype) -> None:
-    layer = Masked(192, 3, Grid(14, 14, prefix=1)).cuda()
-    x = torch.randn(4, 197, 192, device="cuda", requires_grad=True)
-    weights = torch.randn(4, 197, 192, device="cuda")
-    into = [x, *layer.parameters()]
+@pytest.mark.parametrize(
+    "build",
+    [lambda: Masked(192, 3, Grid(14, 14, prefix=1)), lambda: Gated(192, 4, Grid(14, 14)), lambda: Gated(192, 4, Grid(8, 8))],
+    ids=["masked", "gated", "gated at 32 px"],
+)
+def test_the_layer_with_its_kernel_equals_its_definition_on_the_card(build, dtype) -> None:
+    torch.manual_seed(0)
+    layer = build().cuda()
+    x = torch.randn(4, len(layer.grid), 192, device="cuda", requires_grad=True)
+    weights = torch.randn_like(x)
+    into = {"x": x} | {name: p for name, p in layer.named_parameters() if name != "place.bias"}  # whose gradient is zero
     with torch.autocast("cuda", dtype):
-        found = torch.autograd.grad((layer(x) * weights).sum(), into)
-    wanted = torch.autograd.grad((layer.by_definition(x) * weights).sum(), into)
-    for a, b in zip(found, wanted, strict=True):
-        assert (a - b).norm() < 0.02 * b.norm()
+        found = torch.autograd.grad((layer(x) * weights).sum(), list(into.values()))
+    wanted = torch.autograd.grad((layer.by_definition(x) * weights).sum(), list(into.values()))
+    for name, a, b in zip(into, found, wanted, strict=True):
+        assert (a - b).norm() < 0.02 * b.norm(), name

@@ -1,4 +1,4 @@
-"""Our kernels beside plain PyTorch on one GPU: `python -m softbias.bench.kernels [--sweep NAME …]`.
+"""Our kernels beside plain PyTorch on one GPU: `python -m softbias.bench.kernels [--cases …] [--sweep …]`.
 
 Every candidate is captured as a CUDA graph and its replays are timed, interleaved, with device events: what a kernel of 50 µs
 costs is then measured, and not the Python around it. Errors are relative, ‖found − exact‖ / ‖exact‖, on fresh random inputs,
@@ -8,6 +8,7 @@ against float64. `extra MB` is the peak memory of one step above its inputs.
 from __future__ import annotations
 
 import argparse
+import math
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,8 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from softbias.attention.positional import kernel_centers, place_weights
 from softbias.bench.timing import interleaved, ratio
-from softbias.kernels import distance, masked
+from softbias.kernels import distance, gated, masked
 from softbias.kernels.tiles import Tiles
 
 DEVICE = torch.device("cuda")
@@ -27,7 +29,19 @@ DTYPE = torch.bfloat16
 CHECKED = 4  # images compared with float64
 DISTANCE = ((80, 12, 256, 43), (512, 12, 256, 43))  # images, heads, tokens, channels: ARViT at 256 px
 MASKED = ((256, 3, 197, 64), (512, 3, 65, 64))  # ibit_tiny at 224 px, and at 32 px with patches of 4
-SWEEP = {
+GATED = ((256, 4, 196, 48), (256, 16, 196, 48), (512, 4, 64, 48))  # convit_tiny and convit_base, and convit_tiny at 32 px
+GATED_TILES = (  # size, other, depth, warps, stages
+    (128, 128, 32, 8, 3),
+    (128, 128, 32, 8, 4),
+    (128, 128, 64, 8, 3),
+    (128, 64, 32, 4, 4),
+    (64, 128, 32, 4, 4),
+    (64, 256, 32, 8, 3),
+    (256, 64, 32, 8, 3),
+    (256, 128, 32, 8, 3),
+    (128, 256, 32, 8, 3),
+)
+SWEEP: dict[str, list[Any]] = {
     "distance": [Tiles(s, w, n) for s, w, n in ((16, 8, 2), (32, 8, 1), (32, 8, 2), (32, 8, 3), (64, 8, 2), (32, 16, 2))],
     "forward": [
         Tiles(s, w, n) for s, w, n in ((16, 8, 1), (16, 8, 2), (32, 4, 2), (32, 8, 1), (32, 8, 2), (32, 16, 2), (64, 8, 2))
@@ -37,6 +51,21 @@ SWEEP = {
         Tiles(s, w, n, o)
         for s, w, n, o in ((64, 4, 2, 64), (64, 8, 2, 64), (64, 8, 3, 64), (64, 8, 2, 128), (64, 8, 3, 128), (32, 4, 3, 128))
     ],
+    "mix": [Tiles(s, w, n, o, d) for s, o, d, w, n in GATED_TILES],
+    "mix backward": [Tiles(s, w, n, o, d) for s, o, d, w, n in GATED_TILES],
+    "pairs": [
+        Tiles(s, w, n, o, d)
+        for s, o, d, w, n in (
+            (128, 128, 64, 8, 3),
+            (128, 128, 64, 8, 4),
+            (128, 128, 32, 8, 4),
+            (128, 64, 64, 4, 4),
+            (64, 64, 64, 4, 4),
+            (64, 128, 64, 4, 3),
+            (128, 256, 64, 8, 3),
+        )
+    ],
+    "parts": [132, 264, 396, 528],
 }
 
 
@@ -107,6 +136,50 @@ def masked_case(images: int, heads: int, tokens: int, channels: int) -> Case:
     }
     name = f"masked {images}x{heads}x{tokens}x{channels}"
     return Case(name, forms, (qkv, mask), exact, weights, (2 * product, 7 * product), (4 * array, 12 * array))
+
+
+def gated_case(images: int, heads: int, tokens: int, channels: int) -> Case:
+    side = math.isqrt(tokens)
+    v = torch.randn(images, tokens, 3, heads, channels, device=DEVICE, dtype=DTYPE).permute(2, 0, 3, 1, 4)[2]
+    anywhere = torch.randn(images, tokens, heads, channels, device=DEVICE, dtype=DTYPE).transpose(1, 2)
+    weight = (place_weights(kernel_centers(heads), 1.0) + 0.1 * torch.randn(heads, 3)).to(DEVICE)
+    bias, gate = torch.zeros(heads, device=DEVICE), torch.randn(heads, device=DEVICE)
+    inputs = tuple(x.detach().requires_grad_() for x in (anywhere, v, weight, gate))
+    weights = torch.randn(images, tokens, heads, channels, device=DEVICE, dtype=DTYPE)
+
+    def exact(few: int) -> tuple[Tensor, ...]:
+        """The gradients of the parameters need all images."""
+        firsts: list[Tensor] = []
+        totals = [torch.zeros_like(x, dtype=torch.float64) for x in inputs[2:]]
+        for a, values, seed in zip(inputs[0].split(few), inputs[1].split(few), weights.split(few), strict=True):
+            exactly = tuple(x.detach().double().requires_grad_() for x in (a, values, *inputs[2:]))
+            output = plain(*exactly)
+            *of_part, dweight, dgate = torch.autograd.grad(output, exactly, seed.double())
+            for total, more in zip(totals, (dweight, dgate), strict=True):
+                total += more
+            firsts = firsts or [output.detach(), *of_part]
+        return *firsts, *totals
+
+    def kernel(anywhere: Tensor, v: Tensor, weight: Tensor, gate: Tensor) -> Tensor:
+        return gated.gated_mix(anywhere, v, weight, bias, gate, side, side)
+
+    def plain(anywhere: Tensor, v: Tensor, weight: Tensor, gate: Tensor) -> Tensor:
+        return gated.plain_gated_mix(anywhere, v, weight, bias, gate, side, side)
+
+    def matmul(anywhere: Tensor, v: Tensor, weight: Tensor, gate: Tensor) -> Tensor:
+        """The map repeated for every image, as broadcasting does it."""
+        nearby = gated.place_map(weight, bias, side, side).to(v.dtype) @ v
+        return torch.lerp(anywhere, nearby, gate.sigmoid().to(v.dtype)[:, None, None]).transpose(1, 2)
+
+    product, array = 2 * images * heads * tokens**2 * channels, images * heads * tokens * channels * 2 / 1e6
+    forms = {
+        "kernel": kernel,
+        "plain": plain,
+        "matmul": matmul,
+        "(no place)": lambda anywhere, *_: anywhere.transpose(1, 2).clone(),
+    }
+    name = f"gated {images}x{heads}x{tokens}x{channels}"
+    return Case(name, forms, inputs, exact, weights, (product, 3 * product), (3 * array, 8 * array))
 
 
 def step(case: Case, form: str, backward: bool) -> Callable[[], tuple[Tensor, ...]]:
@@ -191,6 +264,10 @@ def sweep(names: list[str], rounds: int) -> None:
         ("forward", masked, "FORWARD", MASKED, masked_case),
         ("backward", masked, "BACKWARD", MASKED, masked_case),
         ("mask", masked, "MASK", MASKED, masked_case),
+        ("mix", gated, "MIX", GATED, gated_case),
+        ("mix backward", gated, "VALUES", GATED, gated_case),
+        ("pairs", gated, "PAIRS", GATED, gated_case),
+        ("parts", gated, "PROGRAMS", GATED, gated_case),
     ):
         if name not in names:
             continue
@@ -200,7 +277,7 @@ def sweep(names: list[str], rounds: int) -> None:
             for tiles in SWEEP[name]:
                 setattr(module, attribute, {True: tiles, False: tiles} if name == "distance" else tiles)
                 with reported(f"{name} {tiles}"):
-                    for backward in (False, True) if name == "distance" else (name != "forward",):
+                    for backward in (False, True) if name == "distance" else (name not in ("forward", "mix"),):
                         replays[f"{tiles} {'with' if backward else 'without'} gradient"] = captured(
                             step(case, "kernel", backward)
                         )
@@ -225,11 +302,14 @@ def ceilings() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sweep", nargs="+", default=[], choices=list(SWEEP), help="time other tiles of these kernels as well")
+    parser.add_argument("--cases", nargs="*", default=["distance", "masked", "gated"], choices=["distance", "masked", "gated"])
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
     torch.manual_seed(0)
     ceilings()
-    for build, shapes in ((distance_case, DISTANCE), (masked_case, MASKED)):
+    cases = {"distance": (distance_case, DISTANCE), "masked": (masked_case, MASKED), "gated": (gated_case, GATED)}
+    for name in options.cases:
+        build, shapes = cases[name]
         for shape in shapes:
             with reported(str(shape)):
                 measure(build(*shape), options.rounds)

@@ -46,10 +46,10 @@ def recent(index: int) -> bool:
     return torch.version.hip is None and torch.cuda.get_device_capability(index) >= (8, 0)
 
 
-def usable(tensor: Tensor, tokens: int, channels: int) -> bool:
-    """Whether the kernels take a tensor of this kind with so many tokens and channels per head. In float32 they would need
-    three passes of the matrix units, or none; there PyTorch is as good, and obeys `torch.backends`. An exported program should
-    run without softbias, so it gets plain PyTorch."""
+def usable(tensor: Tensor, tokens: int, channels: int, *, longest: int = LONGEST, widest: int = WIDEST) -> bool:
+    """Whether the kernels take a tensor of this kind with so many tokens and channels per head; a kernel may allow more of them
+    than most. In float32 they would need three passes of the matrix units, or none; there PyTorch is as good, and obeys
+    `torch.backends`. An exported program should run without softbias, so it gets plain PyTorch."""
     if not (_enabled and _triton and tensor.is_cuda) or torch.compiler.is_exporting():
         return False
-    return tensor.dtype in HALF and tokens <= LONGEST and channels <= WIDEST and recent(tensor.device.index)
+    return tensor.dtype in HALF and tokens <= longest and channels <= widest and recent(tensor.device.index)

@@ -18,6 +18,7 @@ class Tiles:
     warps: int
     stages: int
     other: int = 0  # a second size, where a kernel has one
+    depth: int = 0  # a third: of the dimension that a product sums over
 
     def for_tokens(self, tokens: int) -> Tiles:
         """Warps are meant for 256 tokens; fewer tokens need fewer, but four is what Hopper's matrix units work with."""

@@ -108,12 +108,13 @@ class Batches:
         if self.recipe.objective == "rotation":
             return self.rotated(index, when)
         settings = self.recipe.augmentation
-        images = self.augmented(index, when, settings)
-        if not settings.mixes:
-            return Batch(images, torch.nn.functional.one_hot(self.pixels.labels[index], self.classes).float())
-        plan = plan_mix(index, when, self.seed, len(self.pixels), settings, self.pixels.size)
-        partners = self.augmented(plan.partner, when, settings)
         labels = self.pixels.labels
+        if not settings.mixes:
+            images = self.augmented(index, when, settings)
+            return Batch(images, torch.nn.functional.one_hot(labels[index], self.classes).float())
+        plan = plan_mix(index, when, self.seed, len(self.pixels), settings, self.pixels.size)
+        both = self.augmented(torch.cat([index, plan.partner]), when.repeat(2), settings)  # at once: half of the kernels
+        images, partners = both.chunk(2)
         return Batch(apply_mix(images, partners, plan), mix_targets(labels[index], labels[plan.partner], plan, self.classes))
 
     def augmented(self, index: Tensor, when: Tensor, settings: Augmentation) -> Tensor:

@@ -1,13 +1,14 @@
 """One optimizer step: batch → loss → gradient → clip → update. Plain, or replayed as one CUDA graph.
 
-At 32 px a step is hundreds of small kernels, and launching them takes longer than running them. On a single GPU the whole
-step, augmentation included, is recorded once and replayed: the same kernels on the same numbers, without the launches. All
-that changes between steps is copied into fixed tensors first: which pictures, the epoch, and the learning rate.
+At 32 px a step is hundreds of small kernels, and launching them takes longer than running them. On a single GPU it is recorded
+once and replayed: the same kernels on the same numbers, without the launches. All that changes between steps is copied into
+fixed tensors first: which pictures, the epoch, and the learning rate. Making a batch and training on it are two graphs on two
+streams, so that the next batch is made beside the present step: its kernels are far too small to fill a GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -57,7 +58,7 @@ class PlainStep:
         """What `names` names, "taken" 1 and "skipped" 0; or all 0 and "skipped" 1 for a step that was skipped."""
         self.set_lr(lr)
         self.optimizer.zero_grad(set_to_none=True)
-        return self.work(index, view, epoch)
+        return self.update(self.batches.load(index, view, epoch))
 
     def set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
@@ -66,8 +67,8 @@ class PlainStep:
             else:
                 group["lr"] = lr
 
-    def work(self, index: Tensor, view: Tensor, epoch: Tensor) -> Tensor:
-        loss, right, *more = self.gradients(self.batches.load(index, view, epoch))
+    def update(self, batch: Batch) -> Tensor:
+        loss, right, *more = self.gradients(batch)
         norm = self.accelerator.clip_grad_norm_(self.parameters, self.recipe.clip or float("inf"))
         finite = loss.isfinite() if norm is None else loss.isfinite() & norm.isfinite()
         if self.guarded:  # fused optimizers leave everything as it is where this is one
@@ -105,38 +106,67 @@ class PlainStep:
 
 
 class RecordedStep(PlainStep):
-    """The same step as one CUDA graph, after a few plain ones.
+    """The same step as CUDA graphs, after a few plain ones.
 
     Nobody looks at the loss between two replays, so a step whose gradient is not finite changes nothing, and is counted.
     """
 
-    name = "one CUDA graph per step"
+    name = "steps as CUDA graphs"
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.guarded = True
         self.count = 0
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.recording: Recording | None = None
 
     def __call__(self, index: Tensor, view: Tensor, epoch: Tensor, lr: float) -> Tensor:
         if self.count < PLAIN_STEPS:
             self.count += 1
             return super().__call__(index, view, epoch, lr)
         self.set_lr(lr)
-        if self.graph is None:
-            self.record(index, view, epoch)
-        assert self.graph is not None
-        for fixed, given in zip(self.inputs, (index, view, epoch), strict=True):
-            fixed.copy_(given)
-        self.graph.replay()
-        return self.outputs
+        if self.recording is None:
+            self.optimizer.zero_grad(set_to_none=True)  # the graph makes its own gradients, anew in every replay
+            self.recording = Recording(self.batches.load, self.update, (index, view, epoch))
+        return self.recording.replay((index, view, epoch))
 
-    def record(self, index: Tensor, view: Tensor, epoch: Tensor) -> None:
-        self.inputs = (index.clone(), view.clone(), epoch.clone())
-        self.optimizer.zero_grad(set_to_none=True)  # the graph makes its own gradients, and makes them anew in every replay
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.outputs = self.work(*self.inputs)
+
+Inputs = tuple[Tensor, Tensor, Tensor]  # which pictures, which view of each, the epoch
+
+
+class Recording:
+    """One graph that makes a batch, and one that trains on it."""
+
+    def __init__(self, load: Callable[..., Batch], update: Callable[[Batch], Tensor], given: Inputs) -> None:
+        self.inputs = [each.clone() for each in given]
+        self.epoch: Tensor | None = None
+        self.aside = torch.cuda.Stream(priority=-1)  # first where a multiprocessor becomes free: it needs little, and soon
+        self.loaded, self.taken = torch.cuda.Event(), torch.cuda.Event()
+        self.loading, self.training = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.loading, stream=self.aside):
+            self.fresh = load(*self.inputs)
+        self.batch = Batch(*(torch.empty_like(each) for each in self.fresh))
+        with torch.cuda.graph(self.training):
+            self.outputs = update(self.batch)
+
+    def replay(self, given: Inputs) -> Tensor:
+        """A step. The batch is made beside what the GPU still has to do, as soon as the one before was taken."""
+        present = torch.cuda.current_stream()
+        if given[2] is not self.epoch:  # a new epoch, whose order the present stream makes
+            self.epoch = given[2]
+            self.aside.wait_stream(present)
+        with torch.cuda.stream(self.aside):
+            self.aside.wait_event(self.taken)
+            for fixed, changed in zip(self.inputs, given, strict=True):
+                fixed.copy_(changed)
+                changed.record_stream(self.aside)
+            self.loading.replay()
+            self.loaded.record(self.aside)
+        present.wait_event(self.loaded)
+        for fixed, made in zip(self.batch, self.fresh, strict=True):
+            fixed.copy_(made)
+        self.taken.record(present)
+        self.training.replay()
+        return self.outputs
 
 
 def can_be_recorded(accelerator: Accelerator, batches: Batches, model: nn.Module | None = None) -> bool:
