@@ -23,8 +23,8 @@ def launches(monkeypatch) -> list:
     """What would be started, with tensors on the meta device."""
     made: list = []
 
-    def record(kernel, grid, device, tiles, *arguments, **constants) -> None:
-        made.append((kernel, tiles, arguments, constants))
+    def record(kernel, grid, tiles, tensors, numbers, **constants) -> None:
+        made.append((kernel, tiles, (*tensors, *numbers), constants))
 
     monkeypatch.setattr(distance, "launch", record)
     monkeypatch.setattr(masked, "launch", record)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib.util import find_spec
 
 import torch
@@ -41,6 +42,7 @@ def disabled() -> Iterator[None]:
 
 
 @torch.compiler.assume_constant_result
+@lru_cache
 def recent(index: int) -> bool:
     """Ampere or later: bfloat16 in the matrix units, and enough shared memory for our tiles."""
     return torch.version.hip is None and torch.cuda.get_device_capability(index) >= (8, 0)

@@ -97,20 +97,9 @@ def run(
     launch(
         penalty_program,
         (images * heads,),
-        q.device,
         tiles,
-        q,
-        k,
-        penalty.mT.contiguous(),
-        totals if weights is None else weights.contiguous(),
-        totals,
-        dq,
-        dk,
-        *q.stride()[:3],
-        *k.stride()[:3],
-        *dq.stride()[:3],
-        scale,
-        heads,
+        (q, k, penalty.mT.contiguous(), totals if weights is None else weights.contiguous(), totals, dq, dk),
+        (*q.stride()[:3], *k.stride()[:3], *dq.stride()[:3], scale, heads),
         tokens=tokens,
         channels=channels,
         WEIGHTED=weights is not None,
@@ -143,7 +132,7 @@ def add_scaled(other: Tensor, own: Tensor, weights: Tensor) -> Tensor:
     each = own[0].numel()
     tiles = Tiles(size=2048, warps=4, stages=1)
     grid = (len(own), -(-each // tiles.size))
-    launch(add_scaled_program, grid, own.device, tiles, aligned, own, weights.contiguous(), result, each, BLOCK=tiles.size)
+    launch(add_scaled_program, grid, tiles, (aligned, own, weights.contiguous(), result), (each,), BLOCK=tiles.size)
     return result
 
 

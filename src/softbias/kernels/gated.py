@@ -30,12 +30,14 @@ as good an attention kernel as cuDNN's, forward and backward.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from math import gcd
 
 import torch
 from torch import Tensor
 
 from softbias import kernels
+from softbias.kernels.operation import operation
 from softbias.kernels.tiles import Tiles, block, launch
 
 LONGEST = 1024  # tokens: a row of P is kept in registers
@@ -53,7 +55,7 @@ def gated_mix(anywhere: Tensor, v: Tensor, weight: Tensor, bias: Tensor, gate: T
 
     Returns (B, N, H, D), which a projection reads as it lies.
     """
-    return forward(anywhere, v, weight, bias, gate, height, width)[0]
+    return mix(anywhere, v, weight, bias, gate, height, width)[0]
 
 
 def fits(anywhere: Tensor, v: Tensor) -> bool:
@@ -108,6 +110,7 @@ def eighths(x: Tensor) -> list[int]:
     return [stride // 8 for stride in x.stride()[:3]]
 
 
+@lru_cache
 def fitting(tiles: Tiles, tokens: int) -> Tiles:
     """With no more rows than there are tokens. Fewer rows need fewer warps, but Hopper's matrix units work with four."""
     rows = min(tiles.size, block(tokens))
@@ -128,10 +131,9 @@ def run_forward(
     launch(
         map_program,
         (-(-tokens // rows), heads),
-        v.device,
         ROWS,
-        weight.contiguous(),
-        maps,
+        (weight.contiguous(), maps),
+        (),
         tokens=tokens,
         padded=maps.shape[-1],
         width=width,
@@ -142,16 +144,9 @@ def run_forward(
     launch(
         mix_program,
         (-(-tokens // tiles.size) * heads * -(-images * channels // tiles.other),),
-        v.device,
         tiles,
-        anywhere,
-        v,
-        maps,
-        gate,
-        out,
-        *eighths(anywhere),
-        *eighths(v),
-        images,
+        (anywhere, v, maps, gate, out),
+        (*eighths(anywhere), *eighths(v), images),
         heads=heads,
         tokens=tokens,
         padded=maps.shape[-1],
@@ -179,19 +174,9 @@ def run_backward(
     launch(
         values_program,
         (each * heads,),
-        v.device,
         tiles,
-        dout,
-        anywhere,
-        maps,
-        gate,
-        danywhere,
-        dv,
-        products,
-        *eighths(dout),
-        *eighths(anywhere),
-        *eighths(danywhere),
-        images,
+        (dout, anywhere, maps, gate, danywhere, dv, products),
+        (*eighths(dout), *eighths(anywhere), *eighths(danywhere), images),
         channels=channels,
         ROWS=tiles.size,
         COLUMNS=tiles.other,
@@ -207,15 +192,9 @@ def run_backward(
     launch(
         pairs_program,
         (pairs, heads, len(parts)),
-        v.device,
         tiles,
-        dout,
-        v,
-        parts,
-        *eighths(dout),
-        *eighths(v),
-        images,
-        share_of_batch,
+        (dout, v, parts),
+        (*eighths(dout), *eighths(v), images, share_of_batch),
         channels=channels,
         ROWS=tiles.size,
         COLUMNS=columns,
@@ -229,12 +208,9 @@ def run_backward(
     launch(
         scores_program,
         (blocks, heads),
-        v.device,
         ROWS,
-        parts,
-        weight,
-        rows,
-        len(parts),
+        (parts, weight, rows),
+        (len(parts),),
         width=width,
         TOKENS=block(tokens),
         ROWS=size,
@@ -244,16 +220,9 @@ def run_backward(
     launch(
         parameters_program,
         (heads,),
-        v.device,
         ROWS,
-        products,
-        rows,
-        gate,
-        dweight,
-        dbias,
-        dgate,
-        each,
-        blocks,
+        (products, rows, gate, dweight, dbias, dgate),
+        (each, blocks),
         heads=heads,
         BLOCK=512,
     )
@@ -276,30 +245,24 @@ def empty_gradients(anywhere: Tensor, v: Tensor, *parameters: Tensor) -> tuple[T
     return danywhere, v.new_empty(images, tokens, heads, channels).transpose(1, 2), dweight, dbias, dgate
 
 
-forward = torch.library.custom_op("softbias::gated_mix", run_forward, mutates_args=())
-backward = torch.library.custom_op("softbias::gated_mix_backward", run_backward, mutates_args=())
-
-
-@forward.register_fake
-def _(anywhere, v, weight, bias, gate, height, width):
-    return empty_results(v)
-
-
-@backward.register_fake
-def _(dout, anywhere, v, maps, weight, bias, gate, width):
-    return empty_gradients(anywhere, v, weight, bias, gate)
-
-
 def keep(ctx, inputs, output):
     anywhere, v, weight, bias, gate, _, ctx.width = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(anywhere, v, output[1], weight, bias, gate)
 
 
-def differentiate(ctx, dout, _):
+def differentiate(ctx, backward, dout, _):
     if dout is None:
         return (None,) * 7
     return *backward(dout, *ctx.saved_tensors, ctx.width), None, None
 
 
-forward.register_autograd(differentiate, setup_context=keep)
+mix = operation(
+    "gated_mix",
+    run_forward,
+    run_backward,
+    like_forward=lambda anywhere, v, weight, bias, gate, height, width: empty_results(v),
+    like_backward=lambda dout, anywhere, v, maps, weight, bias, gate, width: empty_gradients(anywhere, v, weight, bias, gate),
+    keep=keep,
+    differentiate=differentiate,
+)

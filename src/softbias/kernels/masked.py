@@ -24,6 +24,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from softbias.kernels.operation import operation
 from softbias.kernels.tiles import Tiles, block, launch
 
 FORWARD = Tiles(size=32, warps=8, stages=2)
@@ -37,7 +38,7 @@ def masked_attention(qkv: Tensor, mask: Tensor, scale: float) -> Tensor:
 
     At most 256 tokens of 64 channels per head. Returns (B, N, H, D).
     """
-    return forward(qkv, mask, scale)[0]
+    return attention(qkv, mask, scale)[0]
 
 
 def plain_masked_attention(qkv: Tensor, mask: Tensor, scale: float) -> Tensor:
@@ -75,16 +76,9 @@ def run_forward(qkv: Tensor, mask: Tensor, scale: float) -> tuple[Tensor, Tensor
     launch(
         forward_program,
         (images * heads,),
-        qkv.device,
         FORWARD.for_tokens(tokens),
-        qkv,
-        padded,
-        out,
-        norms,
-        *qkv.stride()[:4],
-        *out.stride()[:3],
-        scale,
-        heads,
+        (qkv, padded, out, norms),
+        (*qkv.stride()[:4], *out.stride()[:3], scale, heads),
         tokens=tokens,
         padded=padded.shape[-1],
         channels=channels,
@@ -106,21 +100,9 @@ def run_backward(dout: Tensor, qkv: Tensor, mask: Tensor, out: Tensor, norms: Te
     launch(
         backward_program,
         (images * heads,),
-        qkv.device,
         BACKWARD.for_tokens(tokens),
-        qkv,
-        padded,
-        out,
-        norms,
-        dout,
-        dqkv,
-        ratios,
-        *qkv.stride()[:4],
-        *out.stride()[:3],
-        *dout.stride()[:3],
-        *dqkv.stride()[:4],
-        scale,
-        heads,
+        (qkv, padded, out, norms, dout, dqkv, ratios),
+        (*qkv.stride()[:4], *out.stride()[:3], *dout.stride()[:3], *dqkv.stride()[:4], scale, heads),
         TOKENS=block(tokens),
         BLOCK=min(BACKWARD.size, block(tokens)),
         **shapes,
@@ -133,20 +115,9 @@ def run_backward(dout: Tensor, qkv: Tensor, mask: Tensor, out: Tensor, norms: Te
     launch(
         mask_program,
         (tiles, heads, parts.shape[0]),
-        qkv.device,
         MASK,
-        qkv,
-        padded,
-        norms,
-        ratios,
-        dout,
-        parts,
-        *qkv.stride()[:4],
-        *dout.stride()[:3],
-        scale,
-        images,
-        heads,
-        share_of_batch,
+        (qkv, padded, norms, ratios, dout, parts),
+        (*qkv.stride()[:4], *dout.stride()[:3], scale, images, heads, share_of_batch),
         ROWS=rows,
         COLUMNS=columns,
         **shapes,
@@ -159,21 +130,8 @@ def empty_results(qkv: Tensor) -> tuple[Tensor, Tensor]:
     return qkv.new_empty(images, tokens, heads, channels), qkv.new_empty(images, heads, dtype=torch.float32)
 
 
-forward = torch.library.custom_op("softbias::masked_attention", run_forward, mutates_args=())
-backward = torch.library.custom_op("softbias::masked_attention_backward", run_backward, mutates_args=())
-
-
-@forward.register_fake
-def _(qkv, mask, scale):
-    return empty_results(qkv)
-
-
-@backward.register_fake
-def _(dout, qkv, mask, out, norms, scale):
-    return (
-        torch.empty_like(qkv, memory_format=torch.contiguous_format),
-        torch.empty_like(mask, memory_format=torch.contiguous_format),
-    )
+def empty_gradients(qkv: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (qkv, mask))  # type: ignore[return-value]
 
 
 def keep(ctx, inputs, output):
@@ -182,10 +140,18 @@ def keep(ctx, inputs, output):
     ctx.save_for_backward(qkv, mask, *output)
 
 
-def differentiate(ctx, dout, _):
+def differentiate(ctx, backward, dout, _):
     if dout is None:
         return None, None, None
     return *backward(dout, *ctx.saved_tensors, ctx.scale), None
 
 
-forward.register_autograd(differentiate, setup_context=keep)
+attention = operation(
+    "masked_attention",
+    run_forward,
+    run_backward,
+    like_forward=lambda qkv, mask, scale: empty_results(qkv),
+    like_backward=lambda dout, qkv, mask, out, norms, scale: empty_gradients(qkv, mask),
+    keep=keep,
+    differentiate=differentiate,
+)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,32 @@ def block(length: int) -> int:
     return max(16, 1 << (length - 1).bit_length())
 
 
-def launch(kernel: Any, grid: tuple[int, ...], device: torch.device, tiles: Tiles, *arguments: Any, **constants: Any) -> None:
-    """Start the programs; on CPU tensors in Triton's interpreter, which must have been chosen before Triton was imported."""
-    if device.type == "cpu" and type(kernel).__name__ != "InterpretedFunction":
-        raise ValueError("Triton kernels take CPU tensors only in its interpreter: set TRITON_INTERPRET=1 before the start")
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        kernel[grid](*arguments, **constants, num_warps=tiles.warps, num_stages=tiles.stages)
+def launch(
+    kernel: Any, grid: tuple[int, ...], tiles: Tiles, tensors: tuple[Tensor, ...], numbers: tuple[float, ...], **constants: Any
+) -> None:
+    """Start the programs of `kernel(*tensors, *numbers, **constants)`; on CPU tensors in Triton's interpreter, which must have
+    been chosen before Triton was imported.
+
+    Triton looks at every argument anew at every launch, which takes the host several times longer than starting the programs.
+    What it found is remembered here, by what it looks at: types, numbers, and whether addresses are multiples of 16.
+    """
+    device = tensors[0].device
+    options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
+    if device.type == "cpu":
+        if type(kernel).__name__ != "InterpretedFunction":
+            raise ValueError("Triton kernels take CPU tensors only in its interpreter: set TRITON_INTERPRET=1 before the start")
+        kernel[grid](*tensors, *numbers, **constants, **options)
+        return
+    kinds = [(x.dtype, x.data_ptr() % 16) for x in tensors]
+    key = (id(kernel), device.index, grid, *options.values(), *kinds, *numbers, *constants.values())
+    with nullcontext() if device.index == torch.cuda.current_device() else torch.cuda.device(device):
+        if key in STARTERS:
+            start, others = STARTERS[key]
+            start(*tensors, *numbers, *others)
+            return
+        compiled = kernel[grid](*tensors, *numbers, **constants, **options)
+        others = tuple(constants[name] for name in kernel.arg_names if name in constants)
+        STARTERS[key] = compiled[(*grid, 1, 1)[:3]], others
+
+
+STARTERS: dict[tuple[Any, ...], tuple[Callable[..., None], tuple[Any, ...]]] = {}

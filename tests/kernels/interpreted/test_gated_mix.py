@@ -179,7 +179,7 @@ def test_with_a_prefix_token_the_layer_goes_the_plain_way(as_on_a_card) -> None:
 
 
 def test_the_operator_is_registered_as_torch_wants_it() -> None:
-    torch.library.opcheck(gated.forward, (*inputs_of((2, 2, 3, 4, 16)), 3, 4))
+    torch.library.opcheck(torch.ops.softbias.gated_mix.default, (*inputs_of((2, 2, 3, 4, 16)), 3, 4))
 
 
 def test_a_compiled_function_takes_it_as_one_graph() -> None:

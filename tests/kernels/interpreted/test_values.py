@@ -165,7 +165,7 @@ def operators() -> dict[str, partial]:
     q, k = (x.detach().requires_grad_() for x in queries_and_keys(qkv))
     penalty = torch.randn(9, 9)
     return {
-        "masked": partial(torch.library.opcheck, masked.forward, (qkv, mask, 0.3)),
+        "masked": partial(torch.library.opcheck, torch.ops.softbias.masked_attention.default, (qkv, mask, 0.3)),
         "penalty, kept": partial(torch.library.opcheck, distance.penalty_with_gradient, (q, k, penalty, 0.3)),
         "penalty, recomputed": partial(torch.library.opcheck, distance.penalty_recomputed, (q, k, penalty, 0.3)),
         "penalty, no gradient": partial(torch.library.opcheck, distance.penalty_value, (q.detach(), k.detach(), penalty, 0.3)),
