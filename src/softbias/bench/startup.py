@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 
 from softbias.bench.rows import Row
 
@@ -33,9 +34,8 @@ print(json.dumps(dict(imports=imported - started, step=first.at - imported)))
 """
 
 
-def start_up(model: str = "convit_tiny", look: int = 1) -> list[Row]:
+def start_up(model: str = "convit_tiny", look: int = 1) -> Iterator[Row]:
     """Seconds to the first step: eager, compiled with an empty cache, and compiled again with the cache of the run before."""
-    rows = []
     with tempfile.TemporaryDirectory() as cache:
         for how, compiled, target in (
             ("eager", "off", 5.0),
@@ -49,5 +49,4 @@ def start_up(model: str = "convit_tiny", look: int = 1) -> list[Row]:
                 raise RuntimeError(f"the measured process failed: {done.stderr[-2000:]}")
             seen = json.loads(done.stdout.strip().splitlines()[-1])
             note = f"{seen['imports']:.1f} s of imports before"
-            rows.append(Row(f"{model}: first step", how, seen["step"], "s", target=target, higher=False, note=note))
-    return rows
+            yield Row(f"{model}: first step", how, seen["step"], "s", target=target, higher=False, note=note)

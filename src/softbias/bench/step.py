@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,27 +107,21 @@ def as_row(name: str, how: str, worked: Worker, timing: Timing, reference: Timin
     return Row(name, how, value, "images/s", timing.spread, **more)
 
 
-def whole_step(batch: int, rounds: int, device: torch.device, *, burst: int = 20, pictures: int = 50_000) -> list[Row]:
+def whole_step(batch: int, rounds: int, device: torch.device, *, burst: int = 20, pictures: int = 50_000) -> Iterator[Row]:
     """deit_tiny's step beside the same step on a constant batch, and the other mechanisms' beside it; 32 px, patch 4."""
     data = random_pictures(pictures, 32)
     recipe = small_recipe(batch)
-    make: dict[str, Callable[[], Worker]] = {
-        "deit_tiny": lambda: worker("deit_tiny", data, recipe, burst=burst),
-        "deit_tiny, constant batch": lambda: worker("deit_tiny", data, recipe, constant=True, burst=burst),
-        "convit_tiny": lambda: worker("convit_tiny", data, recipe, burst=burst),
-        "ibit_tiny": lambda: worker("ibit_tiny", data, recipe, burst=burst),
-    }
-    workers = {name: build() for name, build in make.items()}
-    timings = interleaved(workers, device, rounds=rounds)
-    beside = {"deit_tiny": "deit_tiny, constant batch", "convit_tiny": "deit_tiny", "ibit_tiny": "deit_tiny"}
-    targets = {"deit_tiny": 0.95, "convit_tiny": 0.88, "ibit_tiny": 0.92}
-    how = f"compiled, {workers['deit_tiny'].take.name}, batch {batch}, 32 px, recipe small"
-    rows = []
-    for name, timing in timings.items():
-        other = beside.get(name)
-        reference = timings[other] if other else None
-        rows.append(as_row(name, how, workers[name], timing, reference, against=other, target=targets.get(name)))
-    return rows
+    full = worker("deit_tiny", data, recipe, burst=burst)
+    how = f"compiled, {full.take.name}, batch {batch}, 32 px, recipe small"
+    constant = worker("deit_tiny", data, recipe, constant=True, burst=burst)
+    times = interleaved({"full": full, "constant": constant}, device, rounds=rounds)
+    same = "the same step on a constant batch"
+    yield as_row("deit_tiny", how, full, times["full"], times["constant"], against=same, target=0.95)
+    yield as_row(same, how, constant, times["constant"], None)
+    for name, target in (("convit_tiny", 0.88), ("ibit_tiny", 0.92)):
+        other = worker(name, data, recipe, burst=burst)
+        times = interleaved({"full": full, "other": other}, device, rounds=rounds)
+        yield as_row(name, how, other, times["other"], times["full"], against="deit_tiny", target=target)
 
 
 def captured_equals_uncaptured(model: str, batch: int, steps: int = 50) -> Row:

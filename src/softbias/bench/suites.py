@@ -1,9 +1,9 @@
-"""What `softbias bench` can measure. Each suite is a function of `Options` that returns rows; all run on one device."""
+"""What `softbias bench` can measure. Each suite yields rows, as they are measured; all run on one device."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -50,9 +50,8 @@ def builder(name: str, img_size: int, **options: object) -> Builder:
     return lambda: create_model(name, 10, img_size, **options)  # type: ignore[arg-type]
 
 
-def peers(options: Options) -> list[Row]:
+def peers(options: Options) -> Iterator[Row]:
     """Our models beside the same architectures in timm."""
-    rows = []
     for setting in options.settings():
         for name in options.models:
             models = {name: builder(name, setting.img_size)}
@@ -60,9 +59,10 @@ def peers(options: Options) -> list[Row]:
             if name in PEERS:
                 against = PEERS[name]
                 models[against] = builder(against, setting.img_size)
-            rows += side_by_side(models, setting, options.rounds, against=against, targets={name: 0.97})
-            forget(setting)
-    return rows
+            yield from side_by_side(
+                models, setting, options.rounds, against=against, targets={name: 0.97} if against != name else {}
+            )
+            forget()
 
 
 def plain_twin(name: str, img_size: int) -> tuple[str, Builder]:
@@ -73,9 +73,8 @@ def plain_twin(name: str, img_size: int) -> tuple[str, Builder]:
     return f"deit of {spec.heads} × {spec.width // spec.heads}", builder("deit_tiny", img_size, **like)
 
 
-def convit(options: Options) -> list[Row]:
+def convit(options: Options) -> Iterator[Row]:
     """ConViT beside a DeiT of its width, depth and heads, and eager beside timm's ConViT."""
-    rows = []
     for setting in options.settings():
         for name in ("convit_tiny", "convit_small", "convit_base"):
             training = setting.mode == "training"
@@ -91,81 +90,76 @@ def convit(options: Options) -> list[Row]:
                             ratio=row.memory_ratio, memory=None, memory_ratio=None, target=1.15, higher=False)
                     for row in measured[:1] if row.memory
                 ]  # fmt: skip
-            rows += measured
-            forget(setting)
+            yield from measured
+            forget()
             if not setting.compiled:
                 theirs = PEERS[name]
                 pair = {name: builder(name, setting.img_size), theirs: builder(theirs, setting.img_size)}
                 target = {name: 2.4 if training else 3.0}
-                rows += side_by_side(pair, setting, options.rounds, against=theirs, targets=target)
-                forget(setting)
-    return rows
+                yield from side_by_side(pair, setting, options.rounds, against=theirs, targets=target)
+                forget()
 
 
-def masked(options: Options) -> list[Row]:
+def masked(options: Options) -> Iterator[Row]:
     """IBiT beside DeiT, in training: the Frobenius norm with and without our kernel, and the softmax form."""
     from softbias import kernels
 
-    rows = []
     for setting in options.settings():
         if setting.mode != "training":
             continue
         models = {name: builder(name, setting.img_size) for name in ("ibit_tiny", "deit_tiny")}
         models["ibit_tiny, softmax"] = builder("ibit_tiny", setting.img_size, norm="softmax")
-        rows += side_by_side(models, setting, options.rounds, against="deit_tiny", targets={"ibit_tiny": 0.90})
-        forget(setting)
+        yield from side_by_side(models, setting, options.rounds, against="deit_tiny", targets={"ibit_tiny": 0.90})
+        forget()
         if options.on_gpu:
             with kernels.disabled():
                 plain = {"ibit_tiny, no kernel": models["ibit_tiny"], "deit_tiny": models["deit_tiny"]}
-                rows += side_by_side(plain, setting, options.rounds, against="deit_tiny")[:1]
-                forget(setting)
-    return rows
+                yield from side_by_side(plain, setting, options.rounds, against="deit_tiny")[:1]
+                forget()
 
 
-def windows(options: Options) -> list[Row]:
+def windows(options: Options) -> Iterator[Row]:
     """How window attention's time and memory grow from 16² to 128² tokens."""
     dtype = torch.bfloat16 if options.on_gpu else torch.float32
     batch = options.batch or (16 if options.on_gpu else 1)
     grids = (16, 32, 64, 128) if options.on_gpu else (8, 16, 32, 64)
-    rows = window.growth("window_tiny", grids, batch, options.device, dtype, options.rounds)
-    forget(None)
-    return rows
+    yield from window.growth("window_tiny", grids, batch, options.device, dtype, options.rounds)
+    forget()
 
 
-def step(options: Options) -> list[Row]:
+def step(options: Options) -> Iterator[Row]:
     """The whole training step at CIFAR's size, beside the same step on a constant batch."""
     from softbias.bench.step import captured_equals_uncaptured, whole_step
 
     if not options.on_gpu:
-        rows = whole_step(options.batch or 64, options.rounds, options.device, burst=1, pictures=1000)
-        return [replace(row, target=None) for row in rows]  # the targets are a GPU's
-    return [
-        *whole_step(options.batch or 512, options.rounds, options.device),
-        captured_equals_uncaptured("convit_tiny", options.batch or 512),
-    ]
+        for row in whole_step(options.batch or 64, options.rounds, options.device, burst=1, pictures=1000):
+            yield replace(row, target=None)  # the targets are a GPU's
+        return
+    yield from whole_step(options.batch or 512, options.rounds, options.device)
+    yield captured_equals_uncaptured("convit_tiny", options.batch or 512)
 
 
-def loops(options: Options) -> list[Row]:
+def loops(options: Options) -> Iterator[Row]:
     """Our training loop beside timm's and a plain one, at 32 px and at 224 px."""
     from softbias.bench.loops import beside_timm
 
     if not options.on_gpu:
         raise ValueError("the suite loops compares whole training loops on a GPU; there is none here")
     workers = max(1, (os.cpu_count() or 2) - 2)
-    rows = beside_timm(32, 4, options.batch or 512, options.rounds, options.device, pictures=50_000, workers=workers)
-    forget(None)
-    rows += beside_timm(224, 16, 256, max(4, options.rounds // 2), options.device, burst=8, pictures=4096, workers=workers)
-    return rows
+    yield from beside_timm(32, 4, options.batch or 512, options.rounds, options.device, pictures=50_000, workers=workers)
+    forget()
+    rounds = max(4, options.rounds // 2)
+    yield from beside_timm(224, 16, 256, rounds, options.device, burst=8, pictures=4096, workers=workers)
 
 
-def startup(options: Options) -> list[Row]:
+def startup(options: Options) -> Iterator[Row]:
     """Seconds from the start of a process to its first step."""
     from softbias.bench.startup import start_up
 
-    return start_up()
+    yield from start_up()
 
 
-def regularization(options: Options) -> list[Row]:
+def regularization(options: Options) -> Iterator[Row]:
     """What a regularizer adds to a training step of ARViT at 256 px; on a CPU a nano model, for its shape only."""
     from softbias.bench.regularization import measure
 
@@ -177,29 +171,25 @@ def regularization(options: Options) -> list[Row]:
         batches, options.device.type, model=model, img_size=img_size, modes=modes, candidates=("distance", "style"),
         rounds=options.rounds,
     )  # fmt: skip
-    rows = []
     for row in measured:
         beside = row["candidate"] != "base"
-        rows.append(
-            Row(
-                what=f"{model}, {row['candidate']}",
-                how=f"{row['mode']} training, batch {row['batch']}, {img_size} px",
-                value=row["milliseconds"],
-                unit="ms",
-                spread=row["spread"],
-                against="base" if beside else None,
-                ratio=row["time_ratio"] if beside else None,
-                quartiles=tuple(row["time_ratio_quartiles"]) if beside else None,
-                target=targets.get(row["candidate"]),
-                higher=False,
-                memory=row["memory"],
-                memory_ratio=row["memory_ratio"] if beside else None,
-            )
+        yield Row(
+            what=f"{model}, {row['candidate']}",
+            how=f"{row['mode']} training, batch {row['batch']}, {img_size} px",
+            value=row["milliseconds"],
+            unit="ms",
+            spread=row["spread"],
+            against="base" if beside else None,
+            ratio=row["time_ratio"] if beside else None,
+            quartiles=tuple(row["time_ratio_quartiles"]) if beside else None,
+            target=targets.get(row["candidate"]),
+            higher=False,
+            memory=row["memory"],
+            memory_ratio=row["memory_ratio"] if beside else None,
         )
-    return rows
 
 
-SUITES: dict[str, Callable[[Options], list[Row]]] = {
+SUITES: dict[str, Callable[[Options], Iterator[Row]]] = {
     "peers": peers,
     "convit": convit,
     "masked": masked,
@@ -211,7 +201,7 @@ SUITES: dict[str, Callable[[Options], list[Row]]] = {
 }
 
 
-def forget(setting: Setting | None) -> None:
+def forget() -> None:
     """Give back memory, and what was compiled for models that are gone."""
     torch._dynamo.reset()
     if torch.cuda.is_available():

@@ -66,10 +66,15 @@ def bench(
     about = environment(place) | {"rounds": rounds}
     found: dict[str, list[dict[str, object]]] = {}
     for name in chosen:
-        rows = SUITES[name](options)
-        print_rows(rows)
-        found[name] = [row.to_dict() for row in rows]
-        if json is not None:  # after every suite: a later one may fail
-            json.parent.mkdir(parents=True, exist_ok=True)
-            json.write_text(json_module.dumps({"environment": about, "suites": found}, indent=2) + "\n")
+        rows = []
+        found[name] = []
+        try:
+            for row in SUITES[name](options):
+                rows.append(row)
+                found[name].append(row.to_dict())
+                if json is not None:  # after every row: a later one may fail, or take too long
+                    json.parent.mkdir(parents=True, exist_ok=True)
+                    json.write_text(json_module.dumps({"environment": about, "suites": found}, indent=2) + "\n")
+        finally:
+            print_rows(rows)
     Console(highlight=False).print(", ".join(f"{name} {value}" for name, value in about.items()), style="dim")
