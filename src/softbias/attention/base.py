@@ -70,9 +70,14 @@ class Attention(nn.Module):
         return self.project(x)[-1]
 
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
-        """What the mechanism reads, queries, keys and values as a rule.  # (B, N, C) -> 3 × (B, H, N, D)"""
+        """What the mechanism reads, queries, keys and values as a rule.  # (B, N, C) -> 3 × (B, H, N, D)
+
+        Views of one product. They are taken apart along the axis on which they lie in memory: so backward writes their gradients
+        side by side once, where `permute(2, 0, 3, 1, 4).unbind(0)` would write them one after the other, and then copy them.
+        """
         self.check_input(x)
-        return self.qkv(x).unflatten(-1, (len(self.reads), self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        parts = self.qkv(x).unflatten(-1, (len(self.reads), self.heads, -1)).unbind(2)
+        return tuple(part.transpose(1, 2) for part in parts)
 
     def merge(self, heads: Tensor) -> Tensor:
         """# (B, H, N, D) -> (B, N, C)"""
