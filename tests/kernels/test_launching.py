@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from softbias import kernels
 from softbias.kernels import tiles
 from softbias.kernels.tiles import Tiles, launch
 
@@ -78,3 +79,15 @@ def test_whatever_triton_looks_at_makes_another_launch(kernel, change) -> None:
 def test_cpu_tensors_are_for_the_interpreter_alone(kernel) -> None:
     with pytest.raises(ValueError, match="TRITON_INTERPRET=1"):
         launch(kernel, (1,), Tiles(16, 4, 2), (torch.zeros(2),), (), BLOCK=16)
+
+
+def test_the_compiler_takes_the_card_s_age_for_a_constant(monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: asked.append(index) or (9, 0))
+    monkeypatch.setattr(kernels, "_recent", {})
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if kernels.recent(0) else x - 1
+
+    assert torch.compile(function, fullgraph=True, backend="eager")(torch.zeros(2)).tolist() == [1, 1]
+    assert kernels.recent(0) and asked == [0]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from importlib.util import find_spec
 
 import torch
@@ -23,6 +22,7 @@ HALF = (torch.bfloat16, torch.float16)
 
 _triton = find_spec("triton") is not None
 _enabled = True
+_recent: dict[int, bool] = {}  # by the device's number
 
 
 def available() -> bool:
@@ -41,11 +41,15 @@ def disabled() -> Iterator[None]:
         _enabled = before
 
 
-@torch.compiler.assume_constant_result
-@lru_cache
 def recent(index: int) -> bool:
     """Ampere or later: bfloat16 in the matrix units, and enough shared memory for our tiles."""
-    return torch.version.hip is None and torch.cuda.get_device_capability(index) >= (8, 0)
+    if index not in _recent:
+        _recent[index] = torch.version.hip is None and torch.cuda.get_device_capability(index) >= (8, 0)
+    return _recent[index]
+
+
+# What torch.compiler.assume_constant_result does, but for importing the compiler, which takes seconds.
+recent._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def usable(tensor: Tensor, tokens: int, channels: int, *, longest: int = LONGEST, widest: int = WIDEST) -> bool:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import fnmatch
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from softbias.models.cfg import timm_cfg
 from softbias.models.presets import PRESETS, preset_spec
-from softbias.models.resnet import ResNet
 from softbias.models.spec import Layer, ModelSpec, ResNetSpec, Spec, spec_from_dict
 from softbias.models.vit import VisionTransformer
+
+if TYPE_CHECKING:
+    from softbias.models.resnet import ResNet
 
 __all__ = [
     "PRESETS",
@@ -31,12 +33,25 @@ __all__ = [
 ]
 
 
+def __getattr__(name: str) -> Any:
+    if name == "ResNet":  # timm's, which takes seconds to import
+        from softbias.models.resnet import ResNet
+
+        return ResNet
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def build(
     spec: Spec, *, name: str | None = None, device: Any = None, dtype: torch.dtype | None = None
 ) -> VisionTransformer | ResNet:
     """A module with fresh weights; on device "meta" it has shapes only."""
     with torch.device(device) if device is not None else nullcontext():
-        model = ResNet(spec) if isinstance(spec, ResNetSpec) else VisionTransformer(spec)
+        if isinstance(spec, ResNetSpec):
+            from softbias.models.resnet import ResNet
+
+            model: VisionTransformer | ResNet = ResNet(spec)
+        else:
+            model = VisionTransformer(spec)
     model.name = name
     model.pretrained_cfg = model.default_cfg = timm_cfg(spec, name)
     return model.to(dtype=dtype) if dtype is not None else model

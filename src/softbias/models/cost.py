@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -16,6 +15,8 @@ def count_macs(model: nn.Module, channels: int, height: int, width: int) -> int:
     """Multiply-accumulates of matrix products and convolutions for one image; build the model on "meta" and it is instant."""
     like = next(model.parameters())
     images = torch.empty(1, channels, height, width, device=like.device, dtype=like.dtype)
+    from torch.utils.flop_counter import FlopCounterMode  # imports Triton
+
     with FlopCounterMode(display=False) as counter:
         model.eval()(images)
     return counter.get_total_flops() // 2

@@ -9,13 +9,32 @@ import math
 from typing import Any
 
 import torch
-from timm.layers import DropPath
 from torch import Tensor, nn
 
 from softbias.attention import Attention, find_attention
 from softbias.errors import unknown_name
 from softbias.grid import Grid
 from softbias.models.spec import Layer, ModelSpec
+
+
+class DropPath(nn.Module):
+    """In training leaves a branch out for some images, and counts it more for the others (Huang et al., 2016).
+
+    timm's, number for number; ours, because importing timm takes longer than all else that a model needs.
+    """
+
+    def __init__(self, drop_prob: float) -> None:
+        super().__init__()
+        self.drop_prob = drop_prob
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or not self.drop_prob:
+            return x
+        kept = 1 - self.drop_prob
+        return x * x.new_empty(len(x), *[1] * (x.ndim - 1)).bernoulli_(kept).div_(kept)
+
+    def extra_repr(self) -> str:
+        return f"drop_prob={self.drop_prob:.3f}"
 
 
 class PatchEmbed(nn.Module):

@@ -22,8 +22,7 @@ from softbias.attention.masked import Masked
 from softbias.attention.rolling import fit_svd, roll_back
 from softbias.grid import Grid
 from softbias.models.layers import Block
-from softbias.models.resnet import ResNet
-from softbias.models.spec import pair
+from softbias.models.spec import Spec, pair
 from softbias.models.vit import VisionTransformer
 from softbias.models.weights import resize_positions
 
@@ -33,12 +32,13 @@ Model = TypeVar("Model", bound=nn.Module)
 @torch.no_grad()
 def resize(model: Model, img_size: int | tuple[int, int]) -> Model:
     """A copy of the model for another image size; to its own size it is an exact copy."""
-    if not isinstance(model, VisionTransformer | ResNet):
+    present = getattr(model, "spec", None)
+    if not isinstance(present, Spec):
         raise ValueError(f"resize takes a softbias model, but got {type(model).__name__}")
-    spec = replace(model.spec, img_size=pair("img_size", img_size))
-    if spec == model.spec:
+    spec = replace(present, img_size=pair("img_size", img_size))
+    if spec == present:
         return copy.deepcopy(model)
-    if isinstance(model, ResNet):  # convolutions fit any size
+    if not isinstance(model, VisionTransformer):  # convolutions fit any size
         same: Any = copy.deepcopy(model)
         same.spec = spec
         return same

@@ -17,11 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from softbias._version import __version__
-from softbias.models import create_model, spec_from_dict
+from softbias.models import Spec, create_model, spec_from_dict
 from softbias.models.cfg import timm_cfg
 from softbias.models.foreign import HuggingFaceClassifier
-from softbias.models.resnet import ResNet
-from softbias.models.vit import VisionTransformer
 
 FORMAT = 1
 PREPROCESSING = ("mean", "std", "interpolation", "crop_pct", "crop_mode", "input_size")
@@ -55,7 +53,7 @@ def save(
         model.model.save_pretrained(folder)
         return folder
     cfg = dict(getattr(model, "pretrained_cfg", None) or {})
-    if isinstance(model, VisionTransformer | ResNet):
+    if isinstance(getattr(model, "spec", None), Spec):
         cfg |= timm_cfg(model.spec, model.name) | {name: cfg[name] for name in PREPROCESSING[:5] if name in cfg}
         model_args: dict[str, Any] = {"spec": model.spec.to_dict()}
     elif hasattr(model, "timm_options"):

@@ -16,8 +16,7 @@ from torch.nn.functional import interpolate
 from softbias.inspection import unwrap
 from softbias.models.foreign import HuggingFaceClassifier
 from softbias.models.resize import resize
-from softbias.models.resnet import ResNet
-from softbias.models.vit import VisionTransformer
+from softbias.models.spec import Spec
 from softbias.probes.subject import Subject
 
 ENTRIES = ("resize", "native")
@@ -41,7 +40,7 @@ class AnySize(nn.Module):
 def at_size(subject: Subject, size: tuple[int, int]) -> Subject:
     """The same model for pictures of another size, or a NoNativeEntryError that says why not."""
     model: Any = unwrap(subject.model)
-    if isinstance(model, VisionTransformer | ResNet):
+    if isinstance(getattr(model, "spec", None), Spec):
         return subject.with_model(resize(model, size))
     if isinstance(model, HuggingFaceClassifier):
         return subject.with_model(AnySize(model))

@@ -243,10 +243,9 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 def environment(device: str) -> dict[str, Any]:
     """Versions, hardware and the git hash a result must be read beside."""
-    import numpy
-    import timm
+    from importlib.metadata import version
+
     import torch
-    import torchvision
 
     git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
     return {
@@ -254,9 +253,9 @@ def environment(device: str) -> dict[str, Any]:
         "git": git.stdout.strip() or None,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
-        "timm": timm.__version__,
-        "numpy": numpy.__version__,
+        "torchvision": version("torchvision"),
+        "timm": version("timm"),
+        "numpy": version("numpy"),
         "platform": platform.platform(),
         "device": device,
         "hardware": torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor() or platform.machine(),

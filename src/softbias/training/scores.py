@@ -5,11 +5,11 @@ Shapes: n pictures, K classes.
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 Probabilities = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -21,7 +21,7 @@ def wilson(right: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
     >>> [round(float(edge), 3) for edge in wilson(90, 100)]
     [0.826, 0.945]
     """
-    z = norm.ppf(0.5 + confidence / 2)
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
     share = right / n
     center = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
