@@ -94,14 +94,31 @@ def test_the_penalty_fits_into_registers_and_shared_memory(launches, tmp_path, s
     require_fit(launches, tmp_path)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("shape", [(256, 197, 3, 64), (512, 65, 3, 64), (8, 256, 4, 48)], ids=str)
-def test_masked_attention_fits_into_registers_and_shared_memory(launches, tmp_path, shape, dtype) -> None:
+@pytest.mark.parametrize(
+    ("shape", "rank", "roll", "dtype"),
+    [
+        ((256, 197, 3, 64), 9, "paper", torch.bfloat16),
+        ((256, 197, 3, 64), 9, "released", torch.float16),
+        ((512, 65, 3, 64), 9, "paper", torch.bfloat16),
+        ((512, 65, 3, 64), 9, "none", torch.float16),
+        ((8, 256, 4, 48), 33, "paper", torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_masked_attention_fits_into_registers_and_shared_memory(launches, tmp_path, shape, rank, roll, dtype) -> None:
     images, tokens, heads, channels = shape
-    qkv, mask = empty(images, tokens, 3, heads, channels, dtype=dtype), empty(heads, tokens, tokens, dtype=dtype)
-    out, norms = masked.run_forward(qkv, mask, 0.1)
-    masked.run_backward(torch.empty_like(out), qkv, mask, out, norms, 0.1)
-    require_fit(launches, tmp_path)
+    qkv = empty(images, tokens, 3, heads, channels, dtype=dtype)
+    a, b = (empty(heads, rank, tokens, dtype=torch.float32) for _ in range(2))
+    out, norms, masks = masked.run_forward(qkv, a, b, 0.1, 1, roll)
+    masked.run_backward(torch.empty_like(out), qkv, a, b, out, norms, masks, 0.1, 1, roll)
+    names = [launch[0].__name__ for launch in launches]
+    assert names == ["unroll_program", "forward_program", "backward_program", "mask_program", "factors_program"]
+    require_fit(launches[1:4], tmp_path)
+    for launch in (launches[0], launches[4]):
+        compiled = compile_for_hopper(*launch)
+        assert stack_bytes(compiled, tmp_path) == 0 and compiled.metadata.shared <= SHARED, launch
+        wide = "ld.global.v4.b32" if launch[0].__name__ == "factors_program" else "st.global.v4.b32"
+        assert wide in compiled.asm["ptx"], launch
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -140,3 +157,15 @@ def test_every_tile_that_the_benchmark_tries_for_it_fits(launches, tmp_path, mon
         out, maps = gated.run_forward(anywhere, v, *parameters, 14, 14)
         gated.run_backward(torch.empty_like(out), anywhere, v, maps, *parameters, 14)
     require_fit(launches[program::6], tmp_path)
+
+
+@pytest.mark.parametrize(("name", "program"), [("unroll", 0), ("factors", 4)])
+def test_every_tile_that_the_benchmark_tries_for_a_mask_fits(launches, tmp_path, monkeypatch, name, program) -> None:
+    qkv, a, b = empty(256, 197, 3, 3, 64), *(empty(3, 9, 197, dtype=torch.float32) for _ in range(2))
+    for tiles in SWEEP[name]:
+        monkeypatch.setattr(masked, name.upper(), tiles)
+        out, norms, masks = masked.run_forward(qkv, a, b, 0.1, 1, "paper")
+        masked.run_backward(torch.empty_like(out), qkv, a, b, out, norms, masks, 0.1, 1, "paper")
+    for launch in launches[program::5]:
+        compiled = compile_for_hopper(*launch)
+        assert stack_bytes(compiled, tmp_path) == 0 and compiled.metadata.shared <= SHARED, launch

@@ -71,7 +71,7 @@ def test_a_cpu_tensor_given_to_a_kernel_names_the_interpreter() -> None:
     from softbias.kernels.masked import masked_attention
 
     with pytest.raises(ValueError, match="set TRITON_INTERPRET=1"):
-        masked_attention(torch.zeros(1, 4, 3, 1, 16), torch.zeros(1, 4, 4), 1.0)
+        masked_attention(torch.zeros(1, 4, 3, 1, 16), torch.zeros(1, 2, 4), torch.zeros(1, 2, 4), 1.0, 0, "paper")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

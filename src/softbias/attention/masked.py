@@ -9,7 +9,8 @@ gradient of M, so that a negative entry can recover and no row becomes empty.
 
 We differ from the paper's code in the fit (truncated SVD, the exact optimum, at once; `fit="adam"` is its 10,000 steps) and
 in the roll with a class token (`roll="released"` repeats its slip). The Frobenius norm is one number per image and head, so
-the output is divided by it and not the map; on a GPU fused kernels do that and keep the map out of memory.
+the output is divided by it and not the map; on a GPU fused kernels do that, make the mask as well, and keep the map out of
+memory. There M is a float32 sum rounded once, also under autocast, where `mask()` rounds the factors before it.
 """
 
 from __future__ import annotations
@@ -90,8 +91,9 @@ class Masked(Attention):
         self.check_input(x)
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
         if kernels.usable(qkv, len(self.grid), self.width // self.heads):
-            return self.proj(masked_attention(qkv, self.mask(), self.scale).flatten(2))
-        return self.merge(self.attend(*qkv.permute(2, 0, 3, 1, 4).unbind(0)))
+            mixed = masked_attention(qkv, self.mask_a, self.mask_b, self.scale, self.grid.prefix, self.roll)
+            return self.proj(mixed.flatten(2))
+        return self.merge(self.attend(*(part.transpose(1, 2) for part in qkv.unbind(2))))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.norm == "softmax":

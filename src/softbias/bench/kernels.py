@@ -51,6 +51,8 @@ SWEEP: dict[str, list[Any]] = {
         Tiles(s, w, n, o)
         for s, w, n, o in ((64, 4, 2, 64), (64, 8, 2, 64), (64, 8, 3, 64), (64, 8, 2, 128), (64, 8, 3, 128), (32, 4, 3, 128))
     ],
+    "unroll": [Tiles(s, w, 1) for s, w in ((16, 1), (16, 4), (32, 2), (32, 4), (32, 8), (64, 8))],
+    "factors": [Tiles(s, w, 1, o) for s, w, o in ((2048, 4, 8), (4096, 4, 8), (8192, 4, 8), (8192, 8, 8), (8192, 8, 16))],
     "mix": [Tiles(s, w, n, o, d) for s, o, d, w, n in GATED_TILES],
     "mix backward": [Tiles(s, w, n, o, d) for s, o, d, w, n in GATED_TILES],
     "pairs": [
@@ -106,36 +108,39 @@ def distance_case(images: int, heads: int, tokens: int, channels: int) -> Case:
 
 
 def masked_case(images: int, heads: int, tokens: int, channels: int) -> Case:
-    qkv = torch.randn(images, tokens, 3, heads, channels, device=DEVICE, dtype=DTYPE).requires_grad_()
-    mask = torch.randn(heads, tokens, tokens, device=DEVICE).to(DTYPE).requires_grad_()
+    """Factors of rank 9, with a class token."""
+    qkv = torch.randn(images, tokens, 3, heads, channels, device=DEVICE, dtype=DTYPE)
+    factors = torch.randn(2, heads, 9, tokens, device=DEVICE) / 3
+    inputs = tuple(x.detach().requires_grad_() for x in (qkv, factors[0], factors[1]))
     weights = torch.randn(images, tokens, heads, channels, device=DEVICE, dtype=DTYPE)
-    scale = channels**-0.5
 
     def exact(few: int) -> tuple[Tensor, ...]:
-        """The mask's gradient needs all images."""
+        """The factors' gradients need all images."""
         firsts: list[Tensor] = []
-        total = torch.zeros_like(mask, dtype=torch.float64)
-        for part, weight in zip(qkv.split(few), weights.split(few), strict=True):
-            inputs = part.detach().double().requires_grad_(), mask.detach().double().requires_grad_()
-            output = masked.plain_masked_attention(*inputs, scale)
-            of_part, of_mask = torch.autograd.grad((output * weight.double()).sum(), inputs)
-            total += of_mask
+        totals = torch.zeros_like(factors, dtype=torch.float64)
+        for part, seed in zip(qkv.split(few), weights.split(few), strict=True):
+            exactly = tuple(x.detach().double().requires_grad_() for x in (part, *factors))
+            output = plain(*exactly)
+            of_part, *of_factors = torch.autograd.grad(output, exactly, seed.double())
+            totals += torch.stack(of_factors)
             firsts = firsts or [output.detach(), of_part]
-        return *firsts, total
+        return *firsts, *totals
 
-    def full(qkv: Tensor, mask: Tensor) -> Tensor:
+    def kernel(qkv: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return masked.masked_attention(qkv, a, b, channels**-0.5, 1, "paper")
+
+    def plain(qkv: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return masked.plain_masked_attention(qkv, a, b, channels**-0.5, 1, "paper")
+
+    def full(qkv: Tensor, *_: Tensor) -> Tensor:
         """What DeiT does, for its time."""
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         return scaled_dot_product_attention(q, k, v).transpose(1, 2)
 
     product, array = 2 * images * heads * tokens**2 * channels, images * heads * tokens * channels * 2 / 1e6
-    forms = {
-        "kernel": lambda qkv, mask: masked.masked_attention(qkv, mask, scale),
-        "plain": lambda qkv, mask: masked.plain_masked_attention(qkv, mask, scale),
-        "(full attention)": full,
-    }
+    forms: dict[str, Callable[..., Tensor]] = {"kernel": kernel, "plain": plain, "(full attention)": full}
     name = f"masked {images}x{heads}x{tokens}x{channels}"
-    return Case(name, forms, (qkv, mask), exact, weights, (2 * product, 7 * product), (4 * array, 12 * array))
+    return Case(name, forms, inputs, exact, weights, (2 * product, 7 * product), (4 * array, 12 * array))
 
 
 def gated_case(images: int, heads: int, tokens: int, channels: int) -> Case:
@@ -264,6 +269,8 @@ def sweep(names: list[str], rounds: int) -> None:
         ("forward", masked, "FORWARD", MASKED, masked_case),
         ("backward", masked, "BACKWARD", MASKED, masked_case),
         ("mask", masked, "MASK", MASKED, masked_case),
+        ("unroll", masked, "UNROLL", MASKED, masked_case),
+        ("factors", masked, "FACTORS", MASKED, masked_case),
         ("mix", gated, "MIX", GATED, gated_case),
         ("mix backward", gated, "VALUES", GATED, gated_case),
         ("pairs", gated, "PAIRS", GATED, gated_case),
@@ -277,7 +284,7 @@ def sweep(names: list[str], rounds: int) -> None:
             for tiles in SWEEP[name]:
                 setattr(module, attribute, {True: tiles, False: tiles} if name == "distance" else tiles)
                 with reported(f"{name} {tiles}"):
-                    for backward in (False, True) if name == "distance" else (name not in ("forward", "mix"),):
+                    for backward in (False, True) if name == "distance" else (name not in ("forward", "unroll", "mix"),):
                         replays[f"{tiles} {'with' if backward else 'without'} gradient"] = captured(
                             step(case, "kernel", backward)
                         )

@@ -1,22 +1,28 @@
-"""Masked attention normalized by the Frobenius norm (IBiT), without a map in memory.
+"""Masked attention normalized by the Frobenius norm (IBiT), without a map in memory, from the factors of the mask.
 
+    W = aᵀ b,   M[i, j] = W[i, c_ij]             c_ij = (j − i) mod P in the block of the patches, j elsewhere: see `rolling`
     Y = (scale · Q Kᵀ) ⊙ M,   O = Y V / (n + ε),   n = ‖Y‖_F, one number per image and head
 
     with G = ∂l/∂O and t = ⟨G, O⟩:
     ∂l/∂Y = (G Vᵀ − t/n · Y) / (n + ε)          t/n · Y is what the norm adds
     ∂l/∂V = Yᵀ G / (n + ε),   ∂l/∂S = M ⊙ ∂l/∂Y,   ∂l/∂Q = scale · ∂l/∂S K,   ∂l/∂K = scale · (∂l/∂S)ᵀ Q
     ∂l/∂M = Σ_b S ⊙ ∂l/∂Y                        S = scale · Q Kᵀ
+    ∂l/∂a[ρ, i] = Σ_j ∂l/∂M[i, j] b[ρ, c_ij],   ∂l/∂b[ρ, c] = Σ_{i, j: c_ij = c} ∂l/∂M[i, j] a[ρ, i]
 
-Kept for backward are the inputs, O and n. The sum over images for ∂l/∂M is made in parts, one program per tile and part, and
-the parts are added at the end: the same bits every time, which atomic additions do not give.
+Forward is two programs: M and its transpose from the factors, and the attention. Kept for backward are the inputs, M, O and n.
+Backward is three: the projection's gradient; ∂l/∂M in parts of the batch, every row rolled back as it is written; and the
+factors' gradients, which sum the parts. Nothing is added atomically: the same bits every time. W is summed in float32 and M
+rounded once to the type of the projection; a product of the factors under autocast rounds factors and W.
 
 What it costs, at least, for B = 256, H = 3, N = 197, D = 64 in bfloat16 (`ibit_tiny`), one layer. Products, padded to 256
 tokens: forward two of N × N × D, 13 GFLOP, backward seven, 45 GFLOP (two of them to form S and G Vᵀ again for ∂l/∂M).
 Memory: forward Q, K, V and O, 77 MB, 0.02 ms; backward reads five such arrays and writes three, 155 MB, 0.04 ms. Plain PyTorch
-writes and reads maps of 60 MB some fifteen times.
+writes and reads maps of 60 MB some fifteen times. The mask itself is small, 0.25 MB and as much transposed, 0.7 MFLOP per head
+at rank 9; the parts of its gradient, 5.4 MB, are written once and read twice. But made by PyTorch it takes some thirty launches
+a layer, forward and backward, and a small model waits for its host to make them.
 
-The mask's low rank does not help: (Q Kᵀ ⊙ a bᵀ) V = diag(a) Q (Kᵀ diag(b) V) would need no map at all, but costs D per rank
-where a map costs N, and rank 9 × 64 > 197; and the roll turns M into N shifted rows, so that M itself has full rank.
+The mask's low rank does not help further: (Q Kᵀ ⊙ a bᵀ) V = diag(a) Q (Kᵀ diag(b) V) would need no map at all, but costs D per
+rank where a map costs N, and rank 9 × 64 > 197; and the roll turns M into N shifted rows, so that M itself has full rank.
 """
 
 from __future__ import annotations
@@ -27,33 +33,45 @@ from torch import Tensor
 from softbias.kernels.operation import operation
 from softbias.kernels.tiles import Tiles, block, launch
 
+UNROLL = Tiles(size=32, warps=4, stages=1)
 FORWARD = Tiles(size=32, warps=8, stages=2)
 BACKWARD = Tiles(size=16, warps=8, stages=2)
 MASK = Tiles(size=64, other=64, warps=8, stages=2)
 PROGRAMS = 528  # at least so many for ∂l/∂M: four for each of the 132 multiprocessors of an H200
+FACTORS = Tiles(size=8192, other=8, warps=8, stages=1)  # entries of the parts at a time; columns, a sector of memory
+ROLLS = ("paper", "released", "none")
+RANKS = 16  # for one program of the factors' gradients
 
 
-def masked_attention(qkv: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """Queries, keys and values as one projection gives them, (B, N, 3, H, D), and a mask (H, N, N) for all images.
+def masked_attention(qkv: Tensor, a: Tensor, b: Tensor, scale: float, prefix: int, roll: str) -> Tensor:
+    """Queries, keys and values as one projection gives them, (B, N, 3, H, D), and factors (H, r, N) of a mask for all images.
 
-    At most 256 tokens of 64 channels per head. Returns (B, N, H, D).
+    At most 256 tokens, `prefix` of them before the patches, of 64 channels per head; any rank. Returns (B, N, H, D).
     """
-    return attention(qkv, mask, scale)[0]
+    return attention(qkv, a, b, scale, prefix, roll)[0]
 
 
-def plain_masked_attention(qkv: Tensor, mask: Tensor, scale: float) -> Tensor:
+def plain_masked_attention(qkv: Tensor, a: Tensor, b: Tensor, scale: float, prefix: int, roll: str) -> Tensor:
     """The same in plain PyTorch, with the map in memory."""
-    q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-    y = ((q * scale) @ k.mT) * mask.to(q.dtype)
+    from softbias.attention.rolling import unroll  # its package holds the layer, which needs this module
+
+    q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
+    y = ((q * scale) @ k.mT) * unroll(a.mT @ b, prefix, roll).to(q.dtype)
     norm = torch.linalg.vector_norm(y, dim=(-2, -1), keepdim=True, dtype=torch.promote_types(y.dtype, torch.float32))
     return ((y @ v) / (norm + 1e-8).to(v.dtype)).transpose(1, 2)
 
 
-def check(qkv: Tensor, mask: Tensor) -> None:
-    if qkv.ndim != 5 or qkv.shape[2] != 3 or mask.shape != (qkv.shape[3], qkv.shape[1], qkv.shape[1]):
+def check(qkv: Tensor, a: Tensor, b: Tensor, prefix: int, roll: str) -> None:
+    shapes = qkv.shape, a.shape, b.shape
+    if qkv.ndim != 5 or qkv.shape[2] != 3 or a.ndim != 3 or a.shape != b.shape or a.shape[::2] != qkv.shape[3:0:-2]:
         raise ValueError(
-            "masked_attention takes a projection (B, N, 3, H, D) and a mask (H, N, N), "
-            f"but got {tuple(qkv.shape)} and {tuple(mask.shape)}"
+            "masked_attention takes a projection (B, N, 3, H, D) and two factors (H, r, N), "
+            f"but got {', '.join(str(tuple(shape)) for shape in shapes)}"
+        )
+    if roll not in ROLLS or not 0 <= prefix < qkv.shape[1]:
+        raise ValueError(
+            f"masked_attention takes a roll out of {', '.join(ROLLS)} and a prefix of fewer than all {qkv.shape[1]} tokens, "
+            f"but got roll={roll!r} and prefix={prefix}"
         )
 
 
@@ -61,48 +79,84 @@ def with_contiguous_channels(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def with_padded_rows(mask: Tensor) -> Tensor:
-    return torch.nn.functional.pad(mask, (0, -mask.shape[-1] % 16)).contiguous()
+def layout(a: Tensor, masks: Tensor, prefix: int, roll: str) -> dict[str, int]:
+    """How the programs see a mask: without a roll, all of it is prefix; the released code reads a prefix too far left."""
+    _, heads, tokens, padded = masks.shape
+    return {
+        "ranks": a.shape[1],
+        "heads": heads,
+        "tokens": tokens,
+        "padded": padded,
+        "prefix": tokens if roll == "none" else prefix,
+        "shift": prefix if roll == "released" else 0,
+    }
 
 
-def run_forward(qkv: Tensor, mask: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """O and n."""
+def run_forward(qkv: Tensor, a: Tensor, b: Tensor, scale: float, prefix: int, roll: str) -> tuple[Tensor, Tensor, Tensor]:
+    """O, n, and M with its transpose."""
+    from softbias.kernels.factors_program import unroll_program
     from softbias.kernels.masked_program import forward_program
 
-    check(qkv, mask)
-    qkv, padded = with_contiguous_channels(qkv), with_padded_rows(mask)
+    check(qkv, a, b, prefix, roll)
+    qkv = with_contiguous_channels(qkv)
     images, tokens, _, heads, channels = qkv.shape
-    out, norms = empty_results(qkv)
+    out, norms, masks = empty_results(qkv)
+    padded = masks.shape[-1]
+    launch(
+        unroll_program,
+        ((-(-padded // UNROLL.size)) ** 2, heads),
+        UNROLL,
+        (a.contiguous(), b.contiguous(), masks),
+        (),
+        BLOCK=UNROLL.size,
+        **layout(a, masks, prefix, roll),
+    )
     launch(
         forward_program,
         (images * heads,),
         FORWARD.for_tokens(tokens),
-        (qkv, padded, out, norms),
-        (*qkv.stride()[:4], *out.stride()[:3], scale, heads),
+        (qkv, masks, out, norms),
+        (*qkv.stride()[:4], *out.stride()[:3], scale),
+        heads=heads,
         tokens=tokens,
-        padded=padded.shape[-1],
+        padded=padded,
         channels=channels,
         TOKENS=block(tokens),
         CHANNELS=block(channels),
         BLOCK=min(FORWARD.size, block(tokens)),
     )
-    return out, norms
+    return out, norms, masks
 
 
-def run_backward(dout: Tensor, qkv: Tensor, mask: Tensor, out: Tensor, norms: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """The gradients of the projection and of the mask."""
+def run_backward(
+    dout: Tensor,
+    qkv: Tensor,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    norms: Tensor,
+    masks: Tensor,
+    scale: float,
+    prefix: int,
+    roll: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of the projection and of the factors."""
+    from softbias.kernels.factors_program import factors_program
     from softbias.kernels.masked_program import backward_program, mask_program
 
-    qkv, padded, dout = with_contiguous_channels(qkv), with_padded_rows(mask.mT), with_contiguous_channels(dout)
+    qkv, dout = with_contiguous_channels(qkv), with_contiguous_channels(dout)
     images, tokens, _, heads, channels = qkv.shape
-    dqkv, ratios = torch.empty_like(qkv, memory_format=torch.contiguous_format), torch.empty_like(norms)
-    shapes = {"tokens": tokens, "padded": padded.shape[-1], "channels": channels, "CHANNELS": block(channels)}
+    dqkv, da, db = empty_gradients(qkv, a, b)
+    ratios = torch.empty_like(norms)
+    of_mask = layout(a, masks, prefix, roll)
+    shapes = {name: of_mask[name] for name in ("heads", "tokens", "padded")}
+    shapes |= {"channels": channels, "CHANNELS": block(channels)}
     launch(
         backward_program,
         (images * heads,),
         BACKWARD.for_tokens(tokens),
-        (qkv, padded, out, norms, dout, dqkv, ratios),
-        (*qkv.stride()[:4], *out.stride()[:3], *dout.stride()[:3], *dqkv.stride()[:4], scale, heads),
+        (qkv, masks, out, norms, dout, dqkv, ratios),
+        (*qkv.stride()[:4], *out.stride()[:3], *dout.stride()[:3], *dqkv.stride()[:4], scale),
         TOKENS=block(tokens),
         BLOCK=min(BACKWARD.size, block(tokens)),
         **shapes,
@@ -111,47 +165,68 @@ def run_backward(dout: Tensor, qkv: Tensor, mask: Tensor, out: Tensor, norms: Te
     columns = min(MASK.other, block(tokens))
     tiles = -(-tokens // rows) * -(-tokens // columns)
     share_of_batch = -(-images // min(images, -(-PROGRAMS // (tiles * heads))))
-    parts = mask.new_empty(-(-images // share_of_batch), *mask.shape, dtype=torch.float32)
+    parts = torch.empty(-(-images // share_of_batch), *masks.shape[1:], dtype=torch.float32, device=masks.device)
     launch(
         mask_program,
-        (tiles, heads, parts.shape[0]),
+        (tiles, heads, len(parts)),
         MASK,
-        (qkv, padded, norms, ratios, dout, parts),
-        (*qkv.stride()[:4], *dout.stride()[:3], scale, images, heads, share_of_batch),
+        (qkv, masks, norms, ratios, dout, parts),
+        (*qkv.stride()[:4], *dout.stride()[:3], scale, images, share_of_batch),
+        prefix=of_mask["prefix"],
         ROWS=rows,
         COLUMNS=columns,
         **shapes,
     )
-    return dqkv, parts.sum(0).to(mask.dtype)
+    at_once = min(1 << (len(parts) - 1).bit_length(), FACTORS.size // block(tokens))
+    rows = FACTORS.size // (block(tokens) * at_once)
+    launch(
+        factors_program,
+        (-(-tokens // rows) + -(-tokens // FACTORS.other), heads, -(-a.shape[1] // RANKS)),
+        FACTORS,
+        (parts, a.contiguous(), b.contiguous(), da, db),
+        (len(parts),),
+        TOKENS=block(tokens),
+        ROWS=rows,
+        COLUMNS=FACTORS.other,
+        PARTS_OF_ROWS=at_once,
+        PARTS_OF_COLUMNS=max(1, min(at_once, FACTORS.size // (block(tokens) * FACTORS.other))),
+        **of_mask,
+    )
+    return dqkv, da, db
 
 
-def empty_results(qkv: Tensor) -> tuple[Tensor, Tensor]:
+def empty_results(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """O (B, N, H, D), n (B, H), and M and its transpose (2, H, N, N and zeros up to a multiple of 16)"""
     images, tokens, _, heads, channels = qkv.shape
-    return qkv.new_empty(images, tokens, heads, channels), qkv.new_empty(images, heads, dtype=torch.float32)
+    return (
+        qkv.new_empty(images, tokens, heads, channels),
+        qkv.new_empty(images, heads, dtype=torch.float32),
+        qkv.new_empty(2, heads, tokens, tokens + -tokens % 16),
+    )
 
 
-def empty_gradients(qkv: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (qkv, mask))  # type: ignore[return-value]
+def empty_gradients(*inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs)  # type: ignore[return-value]
 
 
 def keep(ctx, inputs, output):
-    qkv, mask, ctx.scale = inputs
+    qkv, a, b, *ctx.others = inputs
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(qkv, mask, *output)
+    ctx.save_for_backward(qkv, a, b, *output)
 
 
-def differentiate(ctx, backward, dout, _):
+def differentiate(ctx, backward, dout, *_):
     if dout is None:
-        return None, None, None
-    return *backward(dout, *ctx.saved_tensors, ctx.scale), None
+        return (None,) * 6
+    return *backward(dout, *ctx.saved_tensors, *ctx.others), None, None, None
 
 
 attention = operation(
     "masked_attention",
     run_forward,
     run_backward,
-    like_forward=lambda qkv, mask, scale: empty_results(qkv),
-    like_backward=lambda dout, qkv, mask, out, norms, scale: empty_gradients(qkv, mask),
+    like_forward=lambda qkv, *others: empty_results(qkv),
+    like_backward=lambda dout, qkv, a, b, *others: empty_gradients(qkv, a, b),
     keep=keep,
     differentiate=differentiate,
 )

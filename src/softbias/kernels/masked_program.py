@@ -1,18 +1,19 @@
-"""Triton code of masked attention; see `masked` for the formulas.
+"""Triton code of masked attention; see `masked` for the formulas, and `factors_program` for the mask itself.
 
 Forward and backward: one program per head of an image, so that the norm of the whole map is known before anything is written.
 The gradient of the mask is a sum over images: there, a program owns a tile of it and walks over a part of the batch. Tokens
-past the end are read as zeros, which makes their part of Y, of the norm and of every gradient zero. The mask's rows are padded
-with zeros to a multiple of 16, which lets several entries be read at once.
+past the end are read as zeros, which makes their part of Y, of the norm and of every gradient zero. The rows of M, of its
+transpose and of its gradient are padded with zeros to a multiple of 16, which lets several entries be read at once.
 """
 
+from softbias.kernels.factors_program import rolled
 from softbias.kernels.language import jit, tl
 
 
 @jit
 def forward_program(
     qkv,
-    mask,
+    masks,
     out,
     norms,
     qkv_image,
@@ -23,7 +24,7 @@ def forward_program(
     out_token,
     out_head,
     scale,
-    heads,
+    heads: tl.constexpr,
     tokens: tl.constexpr,
     padded: tl.constexpr,
     channels: tl.constexpr,
@@ -39,7 +40,7 @@ def forward_program(
     c = tl.arange(0, CHANNELS)
     inside = (i[:, None] < tokens) & (c[None, :] < channels)
     qkv += image * qkv_image + head * qkv_head
-    mask += head * (tokens * padded)
+    mask = masks + head * (tokens * padded)
     queries = tl.load(qkv + i[:, None] * qkv_token + c[None, :], mask=inside, other=0.0)
     squares = tl.full((TOKENS,), 0.0, tl.float32)
     sums = tl.full((TOKENS, CHANNELS), 0.0, tl.float32)
@@ -61,7 +62,7 @@ def forward_program(
 @jit
 def backward_program(
     qkv,
-    mask,
+    masks,
     out,
     norms,
     dout,
@@ -82,7 +83,7 @@ def backward_program(
     dqkv_part,
     dqkv_head,
     scale,
-    heads,
+    heads: tl.constexpr,
     tokens: tl.constexpr,
     padded: tl.constexpr,
     channels: tl.constexpr,
@@ -90,7 +91,7 @@ def backward_program(
     CHANNELS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """All keys j at once, walking over blocks of queries i. Maps are kept transposed, (j, i), and so is `mask`: the products
+    """All keys j at once, walking over blocks of queries i. Maps are kept transposed, (j, i), as `masks[1]` is: the products
     that sum over i then take them from registers. Also writes ratios[b, h] = ⟨dO, O⟩ / ‖Y‖ for the gradient of the mask."""
     image = (tl.program_id(0) // heads).to(tl.int64)
     head = tl.program_id(0) % heads
@@ -100,7 +101,7 @@ def backward_program(
     inside = (j[:, None] < tokens) & (c[None, :] < channels)
     qkv += image * qkv_image + head * qkv_head
     dqkv += image * dqkv_image + head * dqkv_head
-    mask += head * (tokens * padded)
+    mask = masks + (heads + head) * (tokens * padded)
     out += image * out_image + head * out_head
     dout += image * dout_image + head * dout_head
     products = tl.full((BLOCK, CHANNELS), 0.0, tl.float32)
@@ -140,7 +141,7 @@ def backward_program(
 @jit
 def mask_program(
     qkv,
-    mask,
+    masks,
     norms,
     ratios,
     dout,
@@ -154,17 +155,18 @@ def mask_program(
     dout_head,
     scale,
     images,
-    heads,
     share_of_batch,
+    heads: tl.constexpr,
     tokens: tl.constexpr,
     padded: tl.constexpr,
     channels: tl.constexpr,
+    prefix: tl.constexpr,
     CHANNELS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """parts[part, h, i, j] = Σ_b S_ij ∂l/∂Y_ij over the images of that part of the batch; tiles and `mask` are (j, i), the
-    longer side first, as the matrix units like it"""
+    """parts[part, h, i, rolled j] = Σ_b S_ij ∂l/∂Y_ij over the images of that part of the batch; tiles are (j, i), the longer
+    side first, as the matrix units like it"""
     across: tl.constexpr = (tokens + COLUMNS - 1) // COLUMNS
     head = tl.program_id(1)
     i = (tl.program_id(0) // across) * ROWS + tl.arange(0, ROWS)
@@ -173,7 +175,7 @@ def mask_program(
     of_rows = (i[:, None] < tokens) & (c[None, :] < channels)
     of_columns = (j[:, None] < tokens) & (c[None, :] < channels)
     m = tl.load(
-        mask + head * (tokens * padded) + j[:, None] * padded + i[None, :],
+        masks + (heads + head) * (tokens * padded) + j[:, None] * padded + i[None, :],
         mask=(j[:, None] < tokens) & (i[None, :] < padded),
         other=0.0,
     ).to(tl.float32)
@@ -192,5 +194,6 @@ def mask_program(
         s = tl.dot(keys, tl.trans(queries), input_precision="ieee") * scale
         dy = tl.dot(values, tl.trans(do), input_precision="ieee") - ratio * (s * m)
         sums += s * dy * share
-    where = parts + (tl.program_id(2) * tl.num_programs(1) + head) * (tokens * tokens)
-    tl.store(where + i[None, :] * tokens + j[:, None], sums, mask=(i[None, :] < tokens) & (j[:, None] < tokens))
+    where = parts + (tl.program_id(2) * heads + head) * (tokens * padded)
+    i, j = i[:, None], j[None, :]
+    tl.store(where + i * padded + rolled(i, j, tokens, prefix), tl.trans(sums), mask=(i < tokens) & (j < padded))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ class Tiles:
     other: int = 0  # a second size, where a kernel has one
     depth: int = 0  # a third: of the dimension that a product sums over
 
+    @lru_cache  # noqa: B019  (a handful of constants)
     def for_tokens(self, tokens: int) -> Tiles:
         """Warps are meant for 256 tokens; fewer tokens need fewer, but four is what Hopper's matrix units work with."""
         return replace(self, warps=max(4, self.warps * block(tokens) // 256))
