@@ -18,7 +18,7 @@ from softbias.app import server as module
 from softbias.app.server import bind
 from softbias.app.shelf import Shelf
 from softbias.cli import main
-from softbias.explaining.opening import open_model
+from softbias.opening import open_model
 
 
 def ask(served, path, method="GET", body=None, headers=None):
@@ -117,6 +117,17 @@ def test_a_damaged_checkpoint_is_refused_and_the_others_live(run, monkeypatch, t
     with pytest.raises(ValueError, match="damaged"):
         shelf.look(0, 1, "d0")
     assert shelf.look(0, 2, "d0").maps
+
+
+def test_a_checkpoint_that_training_removes_in_the_meantime_is_left_out(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("SOFTBIAS_CACHE", str(run.parent / "cache"))
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    shelf = Shelf([copy])
+    shutil.rmtree(sorted((copy / "checkpoints").glob("step-*"))[0])
+    assert [row["epoch"] for row in shelf.models[0].gates()] == [2, 3]
+    with pytest.raises(ValueError, match="damaged"):
+        shelf.look(0, 1, "d0")
 
 
 def test_a_study_stands_for_its_finished_runs(run, tmp_path):

@@ -13,10 +13,10 @@ import softbias
 from softbias.cli import main
 from softbias.data.decode import BrokenPicture
 from softbias.explaining.coloring import colored, overlay
-from softbias.explaining.opening import open_model
 from softbias.inspection import inspect
 from softbias.models import create_model
 from softbias.models.storage import save
+from softbias.opening import open_model
 
 NAMES = ("cat", "dog <b>", "owl")
 

@@ -11,6 +11,7 @@ from softbias.models import create_model
 from softbias.probes import attribution
 from softbias.probes.attribution import METHODS, cells, gradients, integrated, integrated_gradients, methods_for, pooled
 from softbias.probes.faithfulness import blurred, curve, draw, faithfulness
+from softbias.probes.writing import headline
 
 
 class LeftTop(nn.Module):
@@ -140,6 +141,8 @@ def test_the_probe_tells_a_faithful_method_from_random_and_says_what_it_will_tak
     gap = value["deletion − random", "gradients"]
     assert gap["high"] < 0 and gap["n"] == 12 and gap["passes"] == 12
     assert sum("share" in row for row in rows) == 2 * 2 * 5
+    shown = [(row["measure"], row["method"]) for row in headline(rows)]
+    assert shown == list(value), "the table has the areas of every method, and no points of curves"
     made = draw(rows, tmp_path)
     assert [path.name for path in made] == ["faithfulness_LeftTop.png"] and made[0].stat().st_size > 10_000
 

@@ -193,6 +193,7 @@ def describe(shelf: Shelf) -> dict[str, Any]:
                 "weights": shown.opened.subject.weights,
                 "img_size": shown.opened.img_size,
                 "run": shown.opened.run is not None,
+                "finished": shown.opened.run is None or shown.opened.run.finished,
                 "checkpoints": shown.steps(),
                 "report": shown.report is not None,
             }

@@ -6,33 +6,27 @@ from safetensors alone: a model's own, or those of a checkpoint.
 
 from __future__ import annotations
 
-import copy
 import io
-import json
 import math
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import nn
 
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
 from softbias.data.decode import FORMATS, BrokenPicture, load, resized
 from softbias.explaining.explanation import Explanation, explain_pixels
-from softbias.explaining.opening import Opened, open_model
-from softbias.probes.subject import weights_of
+from softbias.opening import Opened, open_model, unique
 from softbias.study.frame import run_folders
-from softbias.training import checkpoint
-from softbias.training.preparing import build_model
+from softbias.training.page import epoch_rows
 from softbias.training.run import RunDirectory
 
 MAX_PIXELS = 40_000_000  # of an upload: larger ones are refused before they are unpacked
@@ -65,26 +59,11 @@ class Shown:
         if not 0 <= number < len(self.checkpoints):
             raise Absent(f"there is no checkpoint {number}")
         if number not in self.copies:
-            path = self.checkpoints[number]
-            model = self.at_start() if path is None else copy.deepcopy(self.opened.subject.model)
-            if path is not None:
-                tensors, _ = checkpoint.read(path)
-                model.load_state_dict(checkpoint.part("average", tensors) or checkpoint.part("model", tensors))
-            subject = self.opened.subject.with_model(model.to(self.opened.subject.device))
-            self.copies[number] = replace(self.opened, subject=replace(subject, weights=weights_of(model)))
+            self.copies[number] = self.opened.at(self.checkpoints[number])
             while len(self.copies) > COPIES:
                 self.copies.popitem(last=False)
         self.copies.move_to_end(number)
         return self.copies[number]
-
-    def at_start(self) -> nn.Module:
-        """The model before its first step, built again from its seed as training built it."""
-        assert self.opened.run is not None
-        directory, last = RunDirectory(self.opened.run), self.opened.subject.model
-        spec = directory.spec()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(spec.seed)
-            return build_model(spec, int(last.num_classes), self.opened.img_size, directory.source(spec))  # type: ignore[arg-type]
 
     def steps(self) -> list[dict[str, Any]]:
         numbers = [0 if path is None else int(path.name[5:]) for path in self.checkpoints]
@@ -92,28 +71,32 @@ class Shown:
 
     def gates(self) -> list[dict[str, Any]]:
         """σ(λ) of every gated head at every checkpoint, from the gates alone: nothing else is read."""
-        from safetensors import safe_open
-
         found = []
         for place, path in zip(self.steps(), self.checkpoints, strict=True):
-            if path is None:
-                continue
-            with safe_open(path / "state.safetensors", "pt") as file:
-                names = set(file.keys())
-                part = "average" if any(name.startswith("average/") for name in names) else "model"
-                gates = {
-                    int(match[1]): file.get_tensor(name).sigmoid().flatten().tolist()
-                    for name in names
-                    if (match := re.fullmatch(rf"{part}/blocks\.(\d+)\.attn\.(?:gate|gating_param)", name))
-                }
+            gates = {} if path is None or not path.is_dir() else gates_in(path)  # a run under training drops old ones
             if gates:
-                found.append({**place, "layers": dict(sorted(gates.items()))})
+                found.append({**place, "layers": gates})
         return found
 
     @property
     def report(self) -> Path | None:
-        path = self.opened.run / "report.html" if self.opened.run else None
+        path = self.opened.run.path / "report.html" if self.opened.run else None
         return path if path is not None and path.is_file() else None
+
+
+def gates_in(path: Path) -> dict[int, list[float]]:
+    """σ(λ) of the gated layers of a checkpoint."""
+    from safetensors import safe_open
+
+    with safe_open(path / "state.safetensors", "pt") as file:
+        names = set(file.keys())
+        part = "average" if any(name.startswith("average/") for name in names) else "model"
+        gates = {
+            int(match[1]): file.get_tensor(name).sigmoid().flatten().tolist()
+            for name in names
+            if (match := re.fullmatch(rf"{part}/blocks\.(\d+)\.attn\.(?:gate|gating_param)", name))
+        }
+    return dict(sorted(gates.items()))
 
 
 def unfolded(source: str | Path) -> list[str | Path]:
@@ -148,7 +131,7 @@ class Shelf:
             return load_dataset(data, img_size=largest)
         for shown in self.models:
             if shown.opened.run is not None:
-                spec = RunDirectory(shown.opened.run).spec()
+                spec = shown.opened.run.spec()
                 try:
                     return load_dataset(spec.data, **spec.data_options)
                 except (ValueError, OSError):
@@ -240,39 +223,15 @@ def take(source: str | Path, device: str) -> Shown:
     opened = open_model(source, device=device)
     if opened.run is None:
         return Shown(opened)
-    directory = RunDirectory(opened.run)
-    rows = finite_rows(directory.metrics)
-    epochs = {row["step"]: row["epoch"] for row in rows if "step" in row and "epoch" in row}
-    summary = directory.read_summary() if directory.finished else {}
-    spec, saved = directory.spec(), list[Path | None](checkpoint.listed(directory.checkpoints))
-    known_start = bool(saved) and spec.source is None and not spec.pretrained and spec.weights is None
-    return Shown(opened, [None, *saved] if known_start else saved, epochs, rows, summary)
+    rows = [finite(row) for row in epoch_rows(opened.run.metrics)]
+    summary = opened.run.read_summary() if opened.run.finished else {}
+    return Shown(opened, opened.moments(), {row["step"]: row["epoch"] for row in rows}, rows, summary)
 
 
-def finite_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl that tell of an epoch; numbers that are not finite become null, a torn last line is dropped."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(row, dict) and row.get("event") == "epoch":
-            rows.append({k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()})
-    return rows
+def finite(row: dict[str, Any]) -> dict[str, Any]:
+    """As JSON may say it: numbers that are not finite become null."""
+    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()}
 
 
 def size(seen: Explanation) -> int:
     return sum(found.nbytes for found in (*seen.maps.values(), *seen.bias.values()))
-
-
-def unique(names: list[str]) -> list[str]:
-    """
-    >>> unique(["a", "b", "a"])
-    ['a', 'b', 'a (2)']
-    """
-    found: list[str] = []
-    for place, name in enumerate(names):
-        before = names[:place].count(name)
-        found.append(f"{name} ({before + 1})" if before else name)
-    return found

@@ -72,8 +72,8 @@ class Attention(nn.Module):
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
         """What the mechanism reads, queries, keys and values as a rule.  # (B, N, C) -> 3 × (B, H, N, D)
 
-        Views of one product. They are taken apart along the axis on which they lie in memory: so backward writes their gradients
-        side by side once, where `permute(2, 0, 3, 1, 4).unbind(0)` would write them one after the other, and then copy them.
+        Views of one product. They are taken apart along the axis on which they lie in memory, so that backward writes their
+        gradients once, side by side; `permute(2, 0, 3, 1, 4).unbind(0)` would write them one after the other, and copy that.
         """
         self.check_input(x)
         parts = self.qkv(x).unflatten(-1, (len(self.reads), self.heads, -1)).unbind(2)

@@ -49,7 +49,7 @@ def explain(
     place = parse_query(query)
     from softbias.data.decode import BrokenPicture
     from softbias.explaining.explanation import explain as explain_one
-    from softbias.explaining.opening import open_model
+    from softbias.opening import open_model
     from softbias.training.devices import find_device
     from softbias.training.predict import find_pictures
 

@@ -14,7 +14,7 @@ from softbias.cli.parsing import flag
 
 if TYPE_CHECKING:
     from softbias.probes import Probe
-    from softbias.probes.loading import Named
+    from softbias.probes.pairing import Pair
 
 
 def probe(
@@ -70,7 +70,6 @@ def probe(
         json: Print the rows as JSON instead of tables.
     """
     from softbias.probes import PROBES, find_probe
-    from softbias.probes.loading import Sets, find_subject
 
     if not models:
         raise ValueError("which models? softbias probe MODEL_OR_RUN… --probes locality,gates")
@@ -78,17 +77,14 @@ def probe(
     names = every if probes == "all" else [name.strip() for name in probes.split(",") if name.strip()]
     chosen = {name: find_probe(name) for name in names}
     asked = probe_options(option, chosen, n, seed, split, backgrounds)
+    from softbias.opening import is_built
+    from softbias.probes.pairing import Sets, pair
     from softbias.training.devices import find_device
 
-    sets = Sets(None if data_dir is None else str(data_dir))
-    device_name = find_device(device)
-    built = model_options(model_option)
-    found = []
-    for name in models:
-        from softbias.probes.loading import is_name
-
-        found.append(find_subject(name, data, sets, device=device_name, **(built if is_name(name) else {})))
-    found = with_distinct_names(found)
+    if model_option and not any(map(is_built, models)):
+        raise ValueError(f"--model-option is for models that are built here, but {', '.join(models)} is read from files")
+    sets, built = Sets(None if data_dir is None else str(data_dir)), model_options(model_option)
+    found = with_distinct_names([pair(name, data, sets, device=find_device(device), options=built) for name in models])
     rows = measure_all(found, chosen, asked, checkpoints, out / "probes", quiet=json)
     if json:
         from softbias.probes.rows import plain
@@ -96,18 +92,11 @@ def probe(
         print(json_module.dumps([{key: plain(value) for key, value in row.items()} for part in rows.values() for row in part]))
 
 
-def with_distinct_names(found: list[Named]) -> list[Named]:
+def with_distinct_names(found: list[Pair]) -> list[Pair]:
     """Two models of the same name are told apart by a number."""
-    from dataclasses import replace
+    from softbias.opening import unique
 
-    seen: dict[str, int] = {}
-    distinct = []
-    for named in found:
-        name = named.subject.name
-        seen[name] = seen.get(name, 0) + 1
-        label = name if seen[name] == 1 else f"{name} ({seen[name]})"
-        distinct.append(replace(named, subject=replace(named.subject, name=label)))
-    return distinct
+    return [one.called(name) for one, name in zip(found, unique([one.subject.name for one in found]), strict=True)]
 
 
 def probe_options(
@@ -137,14 +126,14 @@ def probe_options(
 
 
 def measure_all(
-    found: list[Named], chosen: dict[str, Probe], asked: dict[str, dict[str, Any]], checkpoints: bool, folder: Path, quiet: bool
+    found: list[Pair], chosen: dict[str, Probe], asked: dict[str, dict[str, Any]], checkpoints: bool, folder: Path, quiet: bool
 ) -> dict[str, list[dict[str, Any]]]:
     """Every probe of every model; a probe that has nothing to say about a model says why and is passed over."""
     import sys
 
     from rich.console import Console
 
-    from softbias.probes.loading import through_training
+    from softbias.probes.pairing import through_training
     from softbias.probes.profile_page import print_profile
     from softbias.probes.timing import expected_seconds, in_words
     from softbias.probes.writing import print_table, write_rows
@@ -156,7 +145,7 @@ def measure_all(
     passed: list[str] = []
     for name, one in chosen.items():
         for named in found:
-            subjects = list(through_training(named)) if checkpoints else [named.subject]
+            subjects = list(through_training(named.opened)) if checkpoints else [named.subject]
             options = asked[name]
             if one.passes:
                 n = options.get("n", one.pictures) * len(subjects)
@@ -187,7 +176,7 @@ def measure_all(
     return rows
 
 
-def draw_sheet(name: str, named: Named, folder: Path, options: dict[str, Any]) -> Path:
+def draw_sheet(name: str, named: Pair, folder: Path, options: dict[str, Any]) -> Path:
     from softbias.probes.scenes import sheet
 
     known = {key: options[key] for key in ("seed", "split", "backgrounds", "size") if options.get(key) is not None}

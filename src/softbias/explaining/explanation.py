@@ -25,9 +25,9 @@ from softbias.attention.gated import Gated
 from softbias.attention.masked import Masked
 from softbias.attention.positional import Positional
 from softbias.errors import unknown_name
-from softbias.explaining.opening import Opened, Picture, open_model
 from softbias.grid import Grid
 from softbias.inspection import attention_sites
+from softbias.opening import Opened, Picture, open_model
 from softbias.probes.attribution import METHODS, cells, methods_for, pooled
 from softbias.probes.rollout import output_rows as rows_of_output
 from softbias.probes.rollout import relevance, relevance_by_gradient, rollout

@@ -2,6 +2,9 @@
 
 They look at validation pictures (training pictures where there are none), never at test pictures, and at the weights as they
 are, not averaged. Nothing of the training changes: no random number is drawn, and the model is put back into its mode.
+
+A run that was killed comes by the same epochs again. So the first rows that a process writes take the place of all that are as
+late or later, and of a line that the kill tore: the files end as if the run had never been stopped.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Any
 from softbias.data.dataset import Dataset
 from softbias.probes import find_probe
 from softbias.probes.subject import Subject
-from softbias.probes.writing import append_rows, read_rows
+from softbias.probes.writing import append_rows
 from softbias.training import checkpoint
 from softbias.training.fit import Watch
 from softbias.training.loop import Plan, set_mode
@@ -34,6 +37,7 @@ class LiveProbes:
         self.data = data.with_splits({"val": split.train if split.val is None else split.val})
         self.name = directory.path.name
         self.probes = {name: find_probe(name) for name in names}
+        self.own: set[Path] = set()  # files that end with rows of this process
 
     def start(self) -> None:
         """The untrained model, of a run that begins."""
@@ -58,7 +62,9 @@ class LiveProbes:
                     del self.probes[name]
                     continue
                 file = self.folder / f"{name}.jsonl"
-                forget(file, step)
+                if file not in self.own:
+                    forget(file, step)
+                    self.own.add(file)
                 append_rows(rows, file)
         finally:
             set_mode(self.plan)
@@ -79,10 +85,6 @@ def watching(every: int) -> Watch:
 
 
 def forget(file: Path, step: int) -> None:
-    """Drop rows from this step on: a run that was stopped and continued comes by the same epoch again."""
+    """Keep the lines before a step alone; the file is there whole at any moment."""
     if file.is_file():
-        rows = read_rows(file)
-        kept = [row for row in rows if row["step"] < step]
-        if len(kept) < len(rows):
-            write_text(file, "")
-            append_rows(kept, file)
+        write_text(file, "".join(f"{line}\n" for line in checkpoint.rows_until(file, step - 1)))

@@ -57,6 +57,7 @@ def headline(rows: Rows) -> Rows:
     last = {name: max(row.get("step") or 0 for row in rows if row["model"] == name) for name in {row["model"] for row in rows}}
     chosen = [row for row in rows if row["measure"] not in QUIET and (row.get("step") or 0) == last[row["model"]]]
     chosen = [row for row in chosen if row.get("row") is None and row.get("distance") is None]  # cells and curves are drawn
+    chosen = [row for row in chosen if not row["measure"].endswith(" curve")]
     overall = [row for row in chosen if row.get("head") is None]
     return overall or over_heads(chosen)
 

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,8 +118,6 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def read_last(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[str]] | None:
     """The newest checkpoint that is whole, and the names of damaged ones that were passed over."""
-    for aside in folder.glob("*.tmp") if folder.is_dir() else ():
-        shutil.rmtree(aside, ignore_errors=True)
     damaged = []
     for path in reversed(listed(folder)):
         try:
@@ -132,12 +131,19 @@ def read_last(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[str
     return None
 
 
+def clear_unfinished(folder: Path) -> None:
+    """Remove what a kill left half written; only for the process that trains, as another's may be growing right now."""
+    for aside in folder.glob("*.tmp") if folder.is_dir() else ():
+        shutil.rmtree(aside, ignore_errors=True)
+
+
 def prune(folder: Path, keep: Keep, steps_per_epoch: int) -> None:
     """Remove what `keep` does not ask for; the last two stay, so that there is one to fall back on."""
     for path in listed(folder)[:-2]:
         epoch, rest = divmod(int(path.name[5:]), steps_per_epoch)
         if not (keep.every and rest == 0 and epoch % keep.every == 0):
-            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                shutil.rmtree(path.rename(path.with_name(f"{path.name}.tmp")))  # renamed first: a kill leaves no half of it
 
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ from softbias.training import checkpoint
 from softbias.training.batches import Pixels
 from softbias.training.evaluate import predict_probabilities
 from softbias.training.loop import Plan
-from softbias.training.preparing import Split
+from softbias.training.preparing import Split, output_names
 from softbias.training.run import RunDirectory, RunSpec, environment, write_text
 from softbias.training.scores import score
 from softbias.training.state import State
@@ -56,7 +56,6 @@ def finish(
     model, batches = unwrap(plan.model), plan.batches
     accelerator = plan.accelerator
     rotation = spec.recipe.objective == "rotation"
-    names = ("0°", "90°", "180°", "270°") if rotation else data.class_names
     summary: dict[str, Any] = {
         "status": "finished",
         "id": spec.id,
@@ -108,7 +107,7 @@ def finish(
         "crop_mode": CROP_MODES[spec.data_options.get("fit") or "crop"],
     }
     summary["preprocessing"] = preprocessing
-    save(model, directory.model, class_names=names, preprocessing=preprocessing)
+    save(model, directory.model, class_names=output_names(spec, data), preprocessing=preprocessing)
     write_text(directory.path / "environment.json", json.dumps(environment(accelerator.device.type), indent=2) + "\n")
     summary["total_seconds"] = time.perf_counter() - started
     write_text(directory.summary, json.dumps(summary, indent=2) + "\n")

@@ -71,8 +71,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def epoch_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl that tell of an epoch."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    """The rows of metrics.jsonl that tell of an epoch; a last line that a kill tore is dropped."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
     return [row for row in rows if row.get("event") == "epoch"]
 
 

@@ -59,12 +59,16 @@ def split_up(data: Dataset, spec: RunSpec) -> Split:
     return Split(train, val if val is not None and len(val) else None, data.splits.get("test"), tuple(notes))
 
 
+def output_names(spec: RunSpec, data: Dataset) -> tuple[str, ...]:
+    """What the outputs of the model stand for."""
+    return ("0°", "90°", "180°", "270°") if spec.recipe.objective == "rotation" else tuple(data.class_names)
+
+
 def make_plan(
     spec: RunSpec, data: Dataset, split: Split, accelerator: Accelerator, directory: RunDirectory, keep: checkpoint.Keep
 ) -> Plan:
     device = accelerator.device
-    rotation = spec.recipe.objective == "rotation"
-    classes = 4 if rotation else len(data.class_names)
+    classes = len(output_names(spec, data))
     torch.manual_seed(spec.seed)
     model = build_model(spec, classes, data.img_size, directory.source(spec))
     frozen = spec.finetune == "probe"
@@ -81,6 +85,7 @@ def make_plan(
         accelerator.process_index, accelerator.num_processes,
     )  # fmt: skip
     validation = None if split.val is None else Pixels(data, split.val, device)
+    rotation = spec.recipe.objective == "rotation"
     weights = None if rotation else class_weights(data.labels[split.train], classes, spec.recipe)
     return Plan(
         accelerator, model.to(device), batches, validation, None if weights is None else weights.to(device),

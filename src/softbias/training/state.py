@@ -59,6 +59,7 @@ class State:
 
     def restore(self, folder: Path) -> list[str] | None:
         """Continue from the newest whole checkpoint; None if there is none, else the names of damaged ones."""
+        checkpoint.clear_unfinished(folder)
         found = checkpoint.read_last(folder)
         if found is None:
             return None

@@ -92,8 +92,9 @@ class Pane {
 
   sayMoment() {
     const at = state.models[this.model].checkpoints[Number(this.slider.value)];
-    this.moment.textContent = !at ? "final model" : at.step === 0 ? "at the start" : at.epoch !== null ? `epoch ${at.epoch}` : `step ${at.step}`;
-    this.slider.setAttribute("aria-valuetext", at ? `${this.moment.textContent}, step ${at.step}` : "final model");
+    const last = state.models[this.model].finished ? "final model" : "not finished";
+    this.moment.textContent = !at ? last : at.step === 0 ? "at the start" : at.epoch !== null ? `epoch ${at.epoch}` : `step ${at.step}`;
+    this.slider.setAttribute("aria-valuetext", at ? `${this.moment.textContent}, step ${at.step}` : last);
   }
 
   move() {

@@ -9,7 +9,7 @@ from typing import Any
 import pandas
 
 from softbias.probes import find_probe
-from softbias.probes.loading import Named, Sets, find_subject, moment
+from softbias.probes.pairing import Pair, Sets, pair
 from softbias.probes.writing import write_rows
 from softbias.study.catalogue.measuring import FOLDER, arms_in_order, compared_runs, over_seeds, write_table
 from softbias.study.catalogue.named import Measured
@@ -116,7 +116,7 @@ def looks(frame: pandas.DataFrame, folder: Path, device: str, pictures: int) -> 
     of_gates: list[dict[str, Any]] = []
     for part, name in ((plain, "full attention"), (gated, "gated attention")):
         run = part.sort_values("seed").iloc[0]
-        named = find_subject(run["run"], None, sets, device=device)
+        named = pair(run["run"], None, sets, device=device)
         for subject in at_both_ends(named, name):
             rows += find_probe("locality").measure(subject, named.data, n=pictures)
             of_gates += find_probe("gates").measure(subject) if name == "gated attention" else []
@@ -134,8 +134,7 @@ def looks(frame: pandas.DataFrame, folder: Path, device: str, pictures: int) -> 
     return [*found, Measured("Gates", about, tuple(drawn), files)]
 
 
-def at_both_ends(named: Named, name: str) -> list[Any]:
+def at_both_ends(named: Pair, name: str) -> list[Any]:
     """The model before its first step, and as it is now."""
-    assert named.run is not None
-    start = moment(named.subject, named.run.spec(), named.data, None, 0, 1.0)
+    start = named.opened.at(None).subject
     return [replace(start, name=f"{name}, at the start", when={}), replace(named.subject, name=f"{name}, at the end")]

@@ -10,7 +10,7 @@ from typing import Any
 import pandas
 
 from softbias.probes import find_probe
-from softbias.probes.loading import Sets, find_subject
+from softbias.probes.pairing import Sets, pair
 from softbias.probes.scenes import sheet
 from softbias.probes.writing import write_rows
 from softbias.study.catalogue.measuring import (
@@ -33,7 +33,7 @@ def measure(folder: Path, device: str, name: str, column: str, scenes: int, thei
     frame = compared_runs(folder)
     rows: list[dict[str, Any]] = []
     for run, arm, seed in zip(frame["run"], frame["arm"], frame["seed"], strict=True):
-        named = find_subject(run, None, sets, device=device)
+        named = pair(run, None, sets, device=device)
         found = probe.measure(replace(named.subject, name=arm), named.data, n=scenes)
         rows += [{**row, "seed": seed} for row in found]
     files = write_rows(rows, folder / FOLDER, name)
