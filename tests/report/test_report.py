@@ -14,9 +14,10 @@ from PIL import Image
 
 from softbias.cli import main
 from softbias.report import write_report
-from softbias.report.chart import COLORS, PALETTE
+from softbias.report.chart import COLORS, DASHES, MARKERS, PALETTE, color_of, dash_of, marker_of
 from softbias.report.examples import Votes, answers_of, disagreements
 from softbias.report.gathering import Answers
+from softbias.report.page import STROKES, SYMBOLS
 from softbias.report.tables import Cell, Table, latex
 from softbias.training.recipe import Recipe
 from softbias.training.run import RunSpec, write_config
@@ -240,6 +241,12 @@ def test_names_of_arms_can_be_read_on_their_paper(theme):
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (name, paper)
 
 
+def test_no_two_of_32_arms_look_alike_as_points_or_as_lines():
+    assert len({(color_of(arm), marker_of(arm)) for arm in range(32)}) == 32
+    assert len({(color_of(arm), dash_of(arm)) for arm in range(32)}) == 32
+    assert {dash_of(arm) for arm in range(COLORS)} == {"solid"} and set(SYMBOLS) == set(MARKERS) and set(STROKES) == set(DASHES)
+
+
 def opened(browser, page, width, **options):
     """The page in a browser without network, and what it complained about and asked for."""
     context = browser.new_context(viewport={"width": width, "height": 800}, offline=True, **options)
@@ -301,6 +308,29 @@ def test_many_arms_with_long_names_on_two_sets_fit_a_phone(browser, tmp_path, qu
     assert complaints == [] and view.evaluate("document.documentElement.scrollWidth") <= 375
     assert len(view.evaluate(LINES)) == 2 * (1 + 1 + 2 + 4 + 1) and all(view.evaluate(LINES))
     assert text_of(page).count("One seed per model") == 1
+    view.context.close()
+
+
+def test_fourteen_arms_are_told_apart_in_charts_legend_and_tables(browser, tmp_path, quick_pictures):
+    page = write_report(make_study(tmp_path, [f"arm_{number:02}" for number in range(14)], (100.0,), seeds=1))
+    numbers = json.loads(re.search(r'id="numbers">(.*?)</script>', page.read_text(), re.S)[1])
+    points = [trace["marker"] for trace in numbers["charts"]["cost-fashion-macs"]["data"]]
+    assert len({(marker["color"], marker["symbol"]) for marker in points}) == 14
+    curves = [trace["line"] for trace in numbers["charts"]["learning-fashion-100-loss"]["data"]]
+    assert len({(line["color"], line["dash"]) for line in curves}) == 14
+    view, complaints, _ = opened(browser, page, 1280)
+    legend = view.evaluate("[...document.querySelectorAll('#arms .mark')].map(m => m.outerHTML)")
+    table = view.evaluate("[...document.querySelectorAll('#accuracy table .mark')].map(m => m.outerHTML)")
+    assert len(set(legend)) == 14 and legend == table and complaints == []
+    inside = "n => n.getBoundingClientRect().right <= innerWidth && n.getBoundingClientRect().bottom <= innerHeight"
+    view.evaluate("document.getElementById('cost').scrollIntoView()")
+    assert view.evaluate(f"[...document.querySelectorAll('#arms label')].every({inside})")  # all names stay in sight
+    below = "document.querySelector('#cost h2').getBoundingClientRect().top"
+    assert view.evaluate(f"{below} >= document.getElementById('arms').getBoundingClientRect().bottom")
+    view.context.close()
+    view, _, _ = opened(browser, page, 375)
+    assert view.evaluate("document.documentElement.scrollWidth") <= 375
+    assert view.evaluate("document.getElementById('arms').getBoundingClientRect().height") < 200
     view.context.close()
 
 

@@ -1,11 +1,17 @@
 """From a study to its runs: budgets, dependencies, what is refused."""
 
+import json
 import re
 
 import pytest
 
-from softbias.study.plan import make_plan, study_runs
+from softbias.study.execute import Settings, execute
+from softbias.study.plan import expected, make_plan, study_runs
+from softbias.study.processes import Crew
+from softbias.study.progress import Quiet
+from softbias.study.spec import makespan
 from softbias.study.store import Store
+from softbias.training.run import RunDirectory
 
 
 def test_the_product_is_planned_and_every_arm_has_the_same_seeds_and_steps(little_study):
@@ -65,3 +71,46 @@ def test_the_plan_says_how_long_it_takes(little_study, tmp_path):
     assert len(plan.missing) == 8 and set(plan.seconds) == {run.id for run in plan.runs}
     assert all(seconds > 0 for seconds in plan.seconds.values())
     assert plan.describe(2).startswith("8 runs: 0 finished, 8 to do, about") and "with 2 at a time" in plan.describe(2)
+    assert plan.describe(None).endswith("one after another")
+
+
+def test_finished_runs_of_an_arm_are_its_pace(little_study, tmp_path):
+    first, second = study_runs(little_study("deit_nano", fractions=100, overrides={"steps": 1000}))
+    RunDirectory(Store(tmp_path).place(first.spec)).path.mkdir()
+    (Store(tmp_path).place(first.spec) / "summary.json").write_text(json.dumps({"seconds": 50.0, "steps": 1000}))
+
+    def never(_):
+        raise AssertionError("a rehearsal, although the pace is known")
+
+    seconds = expected([first], [second], Store(tmp_path), never, 0)
+    assert list(seconds) == [second.id] and 50 < seconds[second.id] < 53  # and the test pictures, and a second for the rest
+
+
+def test_the_baseline_is_expected_once_in_every_process(little_study, tmp_path):
+    runs = study_runs(little_study("deit_nano,convit_nano,resnet_nano@stem=large", seeds=1, fractions=100))
+    without = expected([], runs, Store(tmp_path), lambda _: 0.1, 0)
+    with_two = expected([], runs, Store(tmp_path), lambda _: 0.1, 2)
+    assert [with_two[run.id] > without[run.id] for run in runs] == [True, True, False]
+
+
+def test_runs_wait_for_a_place_and_for_what_they_start_from(little_study):
+    runs = study_runs(little_study("deit_nano", seeds=3, fractions=100))
+    seconds = dict.fromkeys((run.id for run in runs), 10.0)
+    assert [makespan(runs, seconds, jobs) for jobs in (1, 2, 3, 9)] == [30.0, 20.0, 10.0, 10.0]  # not 15 with two
+    chain = study_runs(little_study("arvit_nano@pretrain=arvit-pretrain", seeds=1))
+    assert makespan(chain, dict.fromkeys((run.id for run in chain), 10.0), 3) == 20.0
+    assert makespan([], {}, 2) == 0.0
+
+
+@pytest.mark.slow
+def test_two_processes_are_measured_together(little_study, tmp_path):
+    runs = study_runs(little_study("deit_nano", seeds=2, fractions=100))
+    with Crew(Settings(tmp_path, "cpu", jobs=2)) as crew:
+        plan = make_plan(runs, Store(tmp_path), device="cpu", crew=crew)
+        assert set(plan.seconds) == {run.id for run in runs} and "with 2 at a time" in plan.describe(2)
+        first = [worker.process.pid for worker in crew.workers]
+        assert len(set(first)) == 2
+        done = execute(runs, Settings(tmp_path, "cpu", jobs=2, baseline=False), Quiet(), crew)
+        assert {one.state for one in done.values()} == {"finished"}
+        assert [worker.process.pid for worker in crew.workers] == first  # the same ones do the runs
+    assert all(worker.process.poll() is not None for worker in crew.workers)

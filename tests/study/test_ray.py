@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from softbias.study.compare import run_study
-from softbias.study.on_ray import address_of
+from softbias.study.on_ray import Watch, address_of
+from softbias.study.plan import study_runs
 from softbias.study.progress import Quiet
+from softbias.study.store import Store
 from softbias.study.worker import EVERY
+from softbias.training.run import RunDirectory
 
 from .small_studies import outcome
 
@@ -38,10 +41,32 @@ def test_without_ray_the_error_says_what_to_install(little_study, tmp_path, monk
         run_study(little_study(), tmp_path, on="ray", device="cpu", report=False)
 
 
+def test_how_far_a_run_is_stands_in_its_folder(little_study, tmp_path):
+    (run,) = study_runs(little_study("deit_nano", seeds=1, fractions=100, overrides={"steps": 70}))
+    display, store = Lines(), Store(tmp_path)
+    display.begin([run], [run], {run.id: 10.0})
+    watch = Watch(display, store)
+    watch.look(run)  # its folder is not there yet
+    metrics = RunDirectory(store.place(run.spec)).metrics
+    metrics.parent.mkdir()
+    rows = [json.dumps({"step": 7 * epoch, "epoch": epoch, "epochs": 10, "loss": 1.0}) + "\n" for epoch in (1, 2, 3)]
+    metrics.write_text("".join(rows[:2]) + rows[2][:9])
+    watch.look(run)
+    watch.look(run)  # nothing new
+    assert [(event["step"], event["total"]) for _, event in display.events] == [(14, 70)] and display.part[run.id] == 0.2
+    metrics.write_text("".join(rows))
+    watch.look(run)
+    assert display.part[run.id] == 0.3 and display.left() > 0
+
+
 class Lines(Quiet):
     def __init__(self):
         super().__init__()
-        self.messages, self.notes = [], []
+        self.messages, self.notes, self.events = [], [], []
+
+    def event(self, run, event):
+        super().event(run, event)
+        self.events.append((run.id, event))
 
     def message(self, text):
         self.messages.append(text)
@@ -89,6 +114,8 @@ def test_a_study_survives_the_loss_of_a_node(little_study, tmp_path, monkeypatch
     assert len(killed) == 1 and not done.failed and len(done.frame) == 3
     assert any("was lost" in text and "continues from its checkpoint" in text for text in display.messages), display.messages
     assert any(note.startswith("continuing at step") for note in display.notes)
+    assert display.at_once in (1, 2) and {id for id, _ in display.events} == set(display.work)  # each was seen on its way
+    assert any(0 < event["step"] < event["total"] == 300 for _, event in display.events)
     run_study(spec, tmp_path / "never", device="cpu", report=False, baseline=False)
     assert outcome(out) == outcome(tmp_path / "never")
 

@@ -250,6 +250,6 @@ def remove(rows: Sequence[dict[str, Any]]) -> int:
             kept += 1
             continue
         with claim:
-            shutil.rmtree(folder)
+            folder.unlink() if folder.is_symlink() else shutil.rmtree(folder)  # tuning links to runs of the study
     print(f"{count(len(rows) - kept, 'run')} removed")
     return 1 if kept else 0

@@ -1,7 +1,8 @@
 """A chart as plain data, drawn twice from the same numbers: interactive (`interactive`) and as a picture (`static`).
 
 Every arm keeps its color, its marker and its dash in all charts. The colors are told apart by people with any color vision
-and have enough contrast for text on their paper; marker and dash say the same once more.
+and have enough contrast for text on their paper; the marker says the same once more. From the ninth arm on the colors come
+again, with another marker and another dash, so that no two of 32 arms look alike where they are drawn as points, nor as lines.
 """
 
 from __future__ import annotations
@@ -34,17 +35,23 @@ Kind = Literal["line", "curve", "thin", "dots", "bars", "across", "span", "refer
 
 
 def color_of(arm: int | None) -> str:
-    """The name of an arm's color; more arms than colors begin again, with another dash."""
+    """The name of an arm's color."""
     return "soft" if arm is None else f"arm{arm % COLORS}"
 
 
 def marker_of(arm: int | None) -> str:
-    return "circle" if arm is None else list(MARKERS)[arm % len(MARKERS)]
+    """The next round of colors has the markers three places further, which are all others for eight rounds."""
+    return "circle" if arm is None else list(MARKERS)[(arm + 3 * (arm // COLORS)) % len(MARKERS)]
 
 
 def dash_of(arm: int | None) -> str:
     """Solid for the first eight arms: color and marker tell them apart."""
     return "solid" if arm is None else list(DASHES)[arm // COLORS % len(DASHES)]
+
+
+def shade_of(arms: int) -> float:
+    """How strong a band is drawn; many of them lie upon each other."""
+    return 0.15 if arms <= COLORS else 0.05
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ class Series:
            span        a thin lying line from low to high, without a marker
            reference   a dashed gray line, such as the baseline
            published   open diamonds: numbers that are not ours
-           fit         a fine line with a band
+           fit         a fine line with a band, dotted for the first arms
     arm    its number, for the color; None: gray
     also   the number of a second arm without which it makes no sense, such as the other of a difference
     label  written beside the last point

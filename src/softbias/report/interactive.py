@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from softbias.report.chart import Chart, Series, color_of, dash_of, marker_of, shortened, spread
+from softbias.report.chart import Chart, Series, color_of, dash_of, marker_of, shade_of, shortened, spread
 
 FAINT = 0.35
 
 
 def plotly(chart: Chart) -> dict[str, Any]:
     """{"data", "layout"} of the chart."""
-    traces = [trace for series in chart.series for trace in draw(series)]
+    traces = [trace for series in chart.series for trace in draw(series, shade_of(len(chart.arms)))]
     labels = [series for series in chart.series if series.label]
     traces += label_traces(chart, labels)
     axis = {"gridcolor": "@line", "linecolor": "@line", "zeroline": False, "automargin": True, "tickcolor": "@line"}
@@ -54,7 +54,7 @@ def side(chart: Chart, name: str) -> dict[str, Any]:
     return found
 
 
-def draw(series: Series) -> list[dict[str, Any]]:
+def draw(series: Series, shade: float) -> list[dict[str, Any]]:
     color, dash = color_of(series.arm), dash_of(series.arm)
     x, y = clean(series.x), clean(series.y)
     common: dict[str, Any] = {"type": "scatter", "x": x, "y": y, "name": series.name}
@@ -72,9 +72,9 @@ def draw(series: Series) -> list[dict[str, Any]]:
     low, high = clean(series.low or []), clean(series.high or [])
     if series.kind in ("line", "curve", "fit"):
         line = {"color": f"@{color}", "width": 1.5 if series.kind == "fit" else 2.5, "dash": dash}
-        line |= {"dash": "dot"} if series.kind == "fit" else {}
+        line |= {"dash": "dot"} if series.kind == "fit" and dash == "solid" else {}
         shown = common | {"mode": "lines+markers" if series.kind == "line" else "lines", "line": line, "marker": solid}
-        return [*band(series, x, low, high, color), shown]
+        return [*band(series, x, low, high, f"{color}/{shade}"), shown]
     if series.kind == "thin":
         return [common | {"mode": "lines", "line": {"color": f"@{color}/{FAINT}", "width": 1, "dash": dash}}]
     if series.kind == "dots":
@@ -127,7 +127,7 @@ def band(series: Series, x: list[Any], low: list[Any], high: list[Any], color: s
             xs = [p[0] for p in piece] + [p[0] for p in reversed(piece)]
             ys = [p[1] for p in piece] + [p[2] for p in reversed(piece)]
             made.append(
-                {"type": "scatter", "x": xs, "y": ys, "mode": "lines", "fill": "toself", "fillcolor": f"@{color}/0.15"}
+                {"type": "scatter", "x": xs, "y": ys, "mode": "lines", "fill": "toself", "fillcolor": f"@{color}"}
                 | {"line": {"width": 0}, "hoverinfo": "skip", "meta": {"arm": series.arm}, "name": series.name}
             )
     return made

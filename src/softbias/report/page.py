@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from softbias.report import figures, figures_of_runs, tables
-from softbias.report.chart import PALETTE, Chart, color_of, marker_of
+from softbias.report.chart import COLORS, PALETTE, Chart, color_of, dash_of, marker_of, shortened
 from softbias.report.efficiency import efficiency
 from softbias.report.examples import example_section
 from softbias.report.gathering import Material, gather
@@ -35,6 +35,7 @@ SYMBOLS = {  # the markers of plotly as SVG paths in a box of 12 × 12
     "x": "M3 1 6 4 9 1l2 2-3 3 3 3-2 2-3-3-3 3-2-2 3-3-3-3z",
     "star": "M6 .5 7.5 4.3l4 .3-3.1 2.6 1 3.9L6 9l-3.4 2.1 1-3.9L.5 4.6l4-.3z",
 }  # fmt: skip
+STROKES = {"solid": "none", "dash": "3.5 2", "dashdot": "4 1.5 1 1.5", "dot": "1 1.5"}  # dashes of a piece of 9
 
 
 def make_report(places: Sequence[Path], out: Path | None) -> Path:
@@ -141,6 +142,8 @@ def render(
     drawn = {"palette": PALETTE, "charts": {chart.key: plotly(chart) for chart in charts}}
     html = environment.get_template("report.html.jinja").render(
         toggle=True,
+        colors=COLORS,
+        short=lambda name: shortened(name, 34),
         title=material.study.get("title") or material.study.get("name") or f"{len(material.runs)} runs compared",
         question=material.study.get("question") or "",
         source=material.study.get("source") or "",
@@ -150,7 +153,7 @@ def render(
         notices=notices(material),
         told=told(material, summary),
         arms=[
-            {"name": arm, "color": color_of(place), "path": SYMBOLS[marker_of(place)]}
+            {"name": arm, "color": color_of(place), "path": SYMBOLS[marker_of(place)], "dash": STROKES[dash_of(place)]}
             for place, arm in enumerate(material.arms)
         ],
         sections=sections,

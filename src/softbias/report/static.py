@@ -18,11 +18,13 @@ from softbias.report.chart import (
     color_of,
     dash_of,
     marker_of,
+    shade_of,
     shortened,
 )
 from softbias.report.interactive import label_places
 
 DPI = 144
+COLUMNS = 3  # of names
 INK = PALETTE["light"]
 
 
@@ -30,14 +32,13 @@ def png(chart: Chart) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    size = (9.2 if chart.wide else 5.6, chart.height / 85)
-    figure = Figure(size, dpi=DPI, facecolor=INK["paper"], layout="constrained")
+    figure = Figure(inches(chart), dpi=DPI, facecolor=INK["paper"], layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for name in ("x", "y"):
         set_axis(axes, chart, name)
     for series in chart.series:
-        draw(axes, series)
+        draw(axes, series, shade_of(len(chart.arms)))
     if chart.zero:
         axes.axvline(0, color=INK["soft"], linewidth=1.2, zorder=0)
         axes.grid(axis="x", color=INK["line"], linewidth=0.8, zorder=0)
@@ -50,8 +51,7 @@ def png(chart: Chart) -> bytes:
         text = {"xytext": (9, 0), "textcoords": "offset points", "va": "center", "fontsize": 9, "parse_math": False}
         end: dict[str, Any] = {"color": INK[color_of(series.arm)], "annotation_clip": False}
         axes.annotate(shortened(series.label or ""), place, **text, **end)  # type: ignore[arg-type]
-    if not labels:
-        legend(figure, chart)
+    legend(figure, chart)
     stream = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # names in every script stand in the tables
@@ -59,20 +59,33 @@ def png(chart: Chart) -> bytes:
     return stream.getvalue()
 
 
+def in_legend(chart: Chart) -> list[int]:
+    """Arms whose names stand above the drawing, because they do not stand beside their lines."""
+    shown = sorted({series.arm for series in chart.series if series.arm is not None})
+    return shown if len(shown) > 1 and chart.arms and not any(series.label for series in chart.series) else []
+
+
 def legend(figure: Any, chart: Chart) -> None:
-    """Names above the drawing, where they do not stand beside the lines."""
     from matplotlib.lines import Line2D
 
-    shown = sorted({series.arm for series in chart.series if series.arm is not None})
-    if len(shown) < 2 or not chart.arms:
+    shown = in_legend(chart)
+    if not shown:
         return
     keys = [
-        Line2D([], [], color=INK[color_of(arm)], marker=MARKERS[marker_of(arm)], linestyle=DASHES[dash_of(arm)], linewidth=2)  # type: ignore[arg-type]
+        Line2D([], [], linestyle=DASHES[dash_of(arm)], linewidth=1.8, **dot_of(arm))  # type: ignore[arg-type]
         for arm in shown
     ]
-    names = [shortened(chart.arms[arm], 34).replace("$", r"\$") for arm in shown]
-    style: dict[str, Any] = {"frameon": False, "fontsize": 9, "labelcolor": INK["ink"]}
-    figure.legend(keys, names, loc="outside upper left", ncols=min(len(shown), 3), **style)
+    most = 34 if chart.wide or len(shown) < COLUMNS else 22
+    names = [shortened(chart.arms[arm], most).replace("$", r"\$") for arm in shown]
+    style: dict[str, Any] = {"frameon": False, "fontsize": 9, "labelcolor": INK["ink"], "handlelength": 3.4}
+    figure.legend(keys, names, loc="outside upper left", ncols=min(len(shown), COLUMNS), **style)
+
+
+def dot_of(arm: int | None) -> dict[str, Any]:
+    """An arm's marker; a star or a cross fills less of its box than a square, and is drawn larger."""
+    size = {"*": 11, "P": 9, "X": 9, "^": 8, "v": 8, "D": 6.5, "s": 6.5}.get(MARKERS[marker_of(arm)], 7)
+    style = {"color": INK[color_of(arm)], "marker": MARKERS[marker_of(arm)], "markersize": size}
+    return style | {"markeredgecolor": INK["paper"], "markeredgewidth": 0.8}
 
 
 def set_axis(axes: Any, chart: Chart, name: str) -> None:
@@ -111,19 +124,19 @@ def short_number(value: float) -> str:
     return f"{value:,g}"
 
 
-def draw(axes: Any, series: Series) -> None:
+def draw(axes: Any, series: Series, shade: float) -> None:
     color, marker, dash = INK[color_of(series.arm)], MARKERS[marker_of(series.arm)], DASHES[dash_of(series.arm)]
     x, y = np.asarray(series.x, float), np.asarray(series.y, float)
     low, high = (None if edge is None else np.asarray(edge, float) for edge in (series.low, series.high))
-    dot: dict[str, Any] = {"color": color, "marker": marker, "markeredgecolor": INK["paper"]}
+    dot = dot_of(series.arm)
     if series.kind in ("line", "curve", "fit"):
         if low is not None and high is not None:
-            axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0, where=np.isfinite(low) & np.isfinite(high))
-        style: dict[str, Any] = {"linewidth": 2.2, "linestyle": dash, "markersize": 7, **dot}
+            axes.fill_between(x, low, high, color=color, alpha=shade, linewidth=0, where=np.isfinite(low) & np.isfinite(high))
+        style: dict[str, Any] = {"linewidth": 2.2, "linestyle": dash, **dot}
         if series.kind == "curve":
             style = {"linewidth": 2.0, "linestyle": dash, "color": color}
         elif series.kind == "fit":
-            style = {"linewidth": 1.4, "linestyle": ":", "color": color}
+            style = {"linewidth": 1.4, "linestyle": ":" if dash == "-" else dash, "color": color}
         axes.plot(x, y, **style, zorder=3)
     elif series.kind == "thin":
         axes.plot(x, y, color=color, alpha=0.35, linewidth=0.8, linestyle=dash)
@@ -142,9 +155,16 @@ def draw(axes: Any, series: Series) -> None:
         if low is not None and high is not None:
             draw_line = axes.hlines if series.kind == "across" else axes.vlines
             draw_line(y if series.kind == "across" else x, low, high, color=color, alpha=0.55, linewidth=4)
-        axes.plot(x, y, linestyle="", markersize=7, **dot, zorder=3)
+        axes.plot(x, y, linestyle="", **dot, zorder=3)
+
+
+def inches(chart: Chart) -> tuple[float, float]:
+    """Names take their own room: further lines of them do not press the drawing together."""
+    lines = math.ceil(len(in_legend(chart)) / COLUMNS)
+    return 9.2 if chart.wide else 5.6, chart.height / 85 + 0.19 * max(0, lines - 1)
 
 
 def size_on_page(chart: Chart) -> tuple[int, int]:
     """Width and height of the picture in CSS pixels."""
-    return round(96 * (9.2 if chart.wide else 5.6)), math.floor(96 * chart.height / 85)
+    width, height = inches(chart)
+    return round(96 * width), math.floor(96 * height)

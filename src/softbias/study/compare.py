@@ -6,6 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +17,7 @@ from softbias.study.execute import Settings, StudyStoppedError, execute
 from softbias.study.frame import place_of_runs, runs_frame
 from softbias.study.on_ray import address_of, import_ray
 from softbias.study.plan import Plan, make_plan, study_runs, write_plan
+from softbias.study.processes import Crew
 from softbias.study.spec import StudySpec, extended, parse_seeds, read_study, write_study
 from softbias.study.store import Store
 from softbias.study.tuning import import_optuna
@@ -62,7 +64,6 @@ def run_study(
     out = Path(out) if out else Path("studies") / spec.name
     store = Store(place_of_runs(spec, out))
     settings = Settings(store.path, device, jobs, on, baseline, checkpoints=checkpoints)
-    threads = 1 if jobs else None
     if on is not None:  # what is missing is said before anything is written
         address_of(on)
         import_ray()
@@ -72,26 +73,27 @@ def run_study(
         display.message(note)
     if spec.tune and dry_run:
         display.message(f"the {spec.tune} trials of every arm come first, each as long as a run on all of its data")
-    chosen = {}
-    if spec.tune and not dry_run:
+    with Crew(settings) if jobs else nullcontext() as crew:
+        chosen = {}
+        if spec.tune and not dry_run:
+            write_study(spec, out)
+            chosen = search(spec, out, settings, display, crew)
+        runs = study_runs(spec, chosen)
+        plan = make_plan(runs, store, device=device, threads=1 if jobs else None, baseline=baseline, crew=crew)
+        display.message(plan.describe(None if on else jobs or 1))
+        if dry_run:
+            return Outcome(out, plan, runs_frame(out) if out.is_dir() else runs_frame([]))
         write_study(spec, out)
-        chosen = search(spec, out, settings, display)
-    runs = study_runs(spec, chosen)
-    plan = make_plan(runs, store, device=device, threads=threads)
-    display.message(plan.describe(jobs or 1))
-    if dry_run:
-        return Outcome(out, plan, runs_frame(out) if out.is_dir() else runs_frame([]))
-    write_study(spec, out)
-    write_plan(runs, out)
-    failed: list[tuple[str, str]] = []
-    if plan.missing:
-        display.begin(plan.runs, plan.missing, plan.seconds)
-        try:
-            results = execute(plan.missing, settings, display)
-        finally:
-            display.stop()
-        labels = {run.id: run.label for run in runs}
-        failed = [(labels[id], done.error or "") for id, done in results.items() if done.state == "failed"]
+        write_plan(runs, out)
+        failed: list[tuple[str, str]] = []
+        if plan.missing:
+            display.begin(plan.runs, plan.missing, plan.seconds)
+            try:
+                results = execute(plan.missing, settings, display, crew)
+            finally:
+                display.stop()
+            labels = {run.id: run.label for run in runs}
+            failed = [(labels[id], done.error or "") for id, done in results.items() if done.state == "failed"]
     frame = runs_frame(out)
     page = make_report(out, display) if report and len(frame) else None
     return Outcome(out, plan, frame, tuple(failed), page)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softbias.study.progress import OfRun, Quiet
 from softbias.study.spec import PlannedRun, in_order
 from softbias.study.worker import Done, Task, perform
 from softbias.training.signals import handled
+
+if TYPE_CHECKING:
+    from softbias.study.processes import Crew
 
 ATTEMPTS = 3  # for a run whose process dies under it
 POLL = 1.0  # seconds between two looks at a run that somebody else is doing
@@ -132,17 +135,18 @@ class Schedule:
             self.change.notify_all()
 
 
-def execute(runs: Sequence[PlannedRun], settings: Settings, display: Quiet) -> dict[str, Done]:
-    """Do the runs; what became of each, by id."""
+def execute(runs: Sequence[PlannedRun], settings: Settings, display: Quiet, crew: Crew | None = None) -> dict[str, Done]:
+    """Do the runs, with processes that are there already or with new ones; what became of each, by id."""
     schedule = Schedule(runs, display)
     if settings.on is not None:
         from softbias.study.on_ray import on_ray
 
         return on_ray(schedule, settings)
     if settings.jobs:
-        from softbias.study.processes import in_processes
+        from softbias.study.processes import Crew, in_processes
 
-        return in_processes(schedule, settings, display)
+        with nullcontext(crew) if crew else Crew(settings) as those:
+            return in_processes(schedule, those, settings, display)
     return in_this_process(schedule, settings, display)
 
 

@@ -1,12 +1,13 @@
 """The runs of a study on a Ray cluster. Every run is one task with its share of CPUs and GPUs.
 
 The study's folder must be seen under the same path by all nodes; tasks leave their results there, and only a line about
-them travels. When a node is lost, Ray tells us so, and the run goes to another one, where it continues from its checkpoint
-as soon as the lost one's claim has ended.
+them travels. How far a run is, its metrics.jsonl says. When a node is lost, Ray tells us so, and the run goes to another one,
+where it continues from its checkpoint as soon as the lost one's claim has ended.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -14,8 +15,11 @@ from dataclasses import asdict
 from typing import Any
 
 from softbias.study.execute import POLL, Schedule, Settings, StudyStoppedError, asked_to_stop
+from softbias.study.progress import Quiet
 from softbias.study.spec import PlannedRun
+from softbias.study.store import Store
 from softbias.study.worker import Done, Task, perform
+from softbias.training.run import RunDirectory
 
 
 def import_ray() -> Any:
@@ -75,8 +79,10 @@ def on_ray(schedule: Schedule, settings: Settings) -> dict[str, Done]:
             # a lost task comes back to us as an error, so that the schedule counts attempts and says what happened
             remote = ray.remote(max_retries=0, **one)(remote_run)
             threads = 1 if "num_gpus" not in one else None
+            watch = Watch(schedule.display, Store(settings.store))
             while True:
-                while len(under_way) < room(ray, one) and (run := schedule.next_now()) is not None:
+                schedule.display.at_once = room(ray, one)
+                while len(under_way) < schedule.display.at_once and (run := schedule.next_now()) is not None:
                     task = settings.task(run, threads)
                     under_way[remote.remote(task.to_dict(), os.getcwd())] = run
                 if not under_way and not schedule.waiting:
@@ -87,6 +93,8 @@ def on_ray(schedule: Schedule, settings: Settings) -> dict[str, Done]:
                 for reference in ready:
                     run = under_way.pop(reference)
                     schedule.report(run, result_of(ray, reference, run))
+                for run in under_way.values():
+                    watch.look(run)
     except StudyStoppedError:
         schedule.stop()
         for reference in under_way:
@@ -95,6 +103,25 @@ def on_ray(schedule: Schedule, settings: Settings) -> dict[str, Done]:
     finally:
         if joined:
             ray.shutdown()
+
+
+class Watch:
+    """Tells a display how far runs are that somebody else does: the last epoch that each has noted in its folder."""
+
+    def __init__(self, display: Quiet, store: Store) -> None:
+        self.display, self.store = display, store
+        self.told: dict[str, int] = {}
+
+    def look(self, run: PlannedRun) -> None:
+        try:
+            text = RunDirectory(self.store.place(run.spec)).metrics.read_text(encoding="utf-8")
+            row = json.loads(text.rpartition("\n")[0].rpartition("\n")[2])  # what follows the last line's end is half written
+        except (OSError, json.JSONDecodeError):
+            return
+        if self.told.get(run.id) != row["step"]:
+            self.told[run.id] = row["step"]
+            total = run.spec.recipe.steps or round(row["step"] / row["epoch"] * row["epochs"])
+            self.display.event(run, {"event": "step", "step": row["step"], "total": total, "loss": row["loss"]})
 
 
 def room(ray: Any, one: Mapping[str, float]) -> int:

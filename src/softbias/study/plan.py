@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 from softbias.study.arms import Arm, read_recipe
 from softbias.study.frame import PLAN
 from softbias.study.progress import duration
-from softbias.study.spec import PlannedRun, StudySpec
+from softbias.study.rehearsal import rehearse, seconds_of
+from softbias.study.spec import PlannedRun, StudySpec, makespan
 from softbias.study.store import Store
-from softbias.study.worker import forget_earlier_runs, load_once
+from softbias.study.worker import load_once
 from softbias.training.recipe import Recipe
 from softbias.training.run import BESIDE, RunDirectory, RunSpec, write_text
 
 if TYPE_CHECKING:
     from softbias.data.dataset import Dataset
+    from softbias.study.processes import Crew
 
-REHEARSAL, MOST = 20, 15.0  # steps that are measured, and the seconds they may take
 Chosen = Mapping[tuple[str, str], Mapping[str, Any]]  # (data, arm) -> fields of the recipe that tuning chose
 
 
@@ -141,8 +142,8 @@ class Plan:
     states: Mapping[str, str]
     seconds: Mapping[str, float]
 
-    def describe(self, jobs: int) -> str:
-        """One line: how many runs, and how long they will take."""
+    def describe(self, jobs: int | None) -> str:
+        """One line: how many runs, and how long they will take; jobs=None: nobody knows how many at a time."""
         count = len(self.runs)
         text = f"{count} run{'s' * (count != 1)}: {count - len(self.missing)} finished, {len(self.missing)} to do"
         stopped = sum(self.states[run.id] == "stopped" for run in self.missing)
@@ -150,63 +151,61 @@ class Plan:
         text += f" ({stopped} of them begun)" if stopped else ""
         text += f" ({running} of them being done by another process)" if running else ""
         if self.seconds:
-            text += f", about {duration(sum(self.seconds.values()) / max(1, min(jobs, len(self.missing))))}"
-            text += f" with {jobs} at a time" if jobs > 1 else ""
+            text += f", about {duration(makespan(self.missing, self.seconds, jobs or 1))}"
+            text += " one after another" if jobs is None else f" with {jobs} at a time" if jobs > 1 else ""
         return text
 
 
 def make_plan(
-    runs: Sequence[PlannedRun], store: Store, *, device: str = "auto", threads: int | None = None, measure: bool = True
+    runs: Sequence[PlannedRun],
+    store: Store,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    baseline: bool = True,
+    crew: Crew | None = None,
 ) -> Plan:
-    """What is finished, what is missing, and how long that takes."""
+    """What is finished, what is missing, and how long that takes, in the processes that will do it."""
     states = {run.id: store.state(run.spec) for run in runs}
     missing = [run for run in runs if states[run.id] != "finished"]
-    seconds = expected(runs, missing, store, device, threads) if measure else {}
+    at_once = min(len(crew.workers), len(missing)) if crew else 1
+
+    def pace(run: PlannedRun) -> float:
+        return crew.rehearse(run, at_once) if crew and at_once > 1 else rehearse(run.spec, device, threads)
+
+    finished = [run for run in runs if states[run.id] == "finished"]
+    seconds = expected(finished, missing, store, pace, at_once if baseline else 0)
     return Plan(tuple(runs), tuple(missing), states, seconds)
 
 
 def expected(
-    runs: Sequence[PlannedRun], missing: Sequence[PlannedRun], store: Store, device: str, threads: int | None
+    finished: Sequence[PlannedRun],
+    missing: Sequence[PlannedRun],
+    store: Store,
+    rehearsed: Callable[[PlannedRun], float],
+    baselines: int,
 ) -> dict[str, float]:
-    """Seconds of every missing run: as finished runs of its arm took, else from a rehearsal of 20 steps per arm."""
-    done = {run.id for run in runs} - {run.id for run in missing}
-    pace: dict[tuple[str, str], float] = {}  # (arm, data) -> seconds per step, everything included
-    for run in runs:
-        if run.id in done:
-            summary = RunDirectory(store.place(run.spec)).read_summary()
-            pace[run.arm, run.spec.data] = max(summary["total_seconds"], summary["seconds"]) / summary["steps"]
-    found = {}
-    for run in missing:
+    """Seconds of every missing run, at the pace of finished runs of its arm, else at that of a rehearsal.
+
+    baselines   how often the regression on pixels is made for a split: once in every process
+    """
+    pace: dict[tuple[str, str], float] = {}  # (arm, data) -> seconds per step
+    for run in finished:
+        summary = RunDirectory(store.place(run.spec)).read_summary()
+        pace[run.arm, run.spec.data] = summary["seconds"] / summary["steps"]
+    for run in sorted(missing, key=lambda run: -run.spec.fraction):  # few pictures allow few steps of a rehearsal
         key = run.arm, run.spec.data
         if key not in pace:
-            pace[key] = rehearse(run.spec, device, threads)
-        pictures = load_once(run.spec.data, run.spec.data_options)
-        steps = run.spec.recipe.steps or round(run.spec.recipe.epochs * steps_per_epoch(run.spec, pictures))
-        found[run.id] = steps * pace[key] + 1.0
+            pace[key] = rehearsed(run)
+    made: Counter[Any] = Counter()
+    found = {}
+    for run in missing:
+        spec = run.spec
+        split = spec.data, spec.fraction, spec.seed
+        made[split] += 1
+        pictures = load_once(spec.data, spec.data_options)
+        found[run.id] = seconds_of(spec, pictures, pace[run.arm, spec.data], baseline=made[split] <= baselines)
     return found
-
-
-def rehearse(spec: RunSpec, device: str, threads: int | None) -> float:
-    """Seconds per step, from 20 steps on throw-away weights."""
-    import torch
-
-    from softbias.training.checkpoint import Keep
-    from softbias.training.loop import seconds_per_step
-    from softbias.training.preparing import accelerate_for, make_plan, split_up
-
-    spec = replace(spec, source=None)  # the run it starts from may not be there yet, and its speed is the same
-    pictures = load_once(spec.data, spec.data_options)
-    forget_earlier_runs()
-    before = torch.get_num_threads()
-    if threads:
-        torch.set_num_threads(threads)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            accelerator, directory = accelerate_for(spec.recipe, device), RunDirectory(Path(folder))
-            plan = make_plan(spec, pictures, split_up(pictures, spec), accelerator, directory, Keep())
-            return seconds_per_step(plan, REHEARSAL, MOST)
-    finally:
-        torch.set_num_threads(before)
 
 
 def write_plan(runs: Sequence[PlannedRun], out: Path) -> None:

@@ -10,12 +10,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from softbias.study.execute import Schedule, Settings, asked_to_stop
 from softbias.study.progress import Quiet
+from softbias.study.spec import PlannedRun
 from softbias.study.worker import Done, Task
 
 PATIENCE = 120.0  # seconds that a process has for saving its state when it is asked to stop
@@ -76,6 +79,42 @@ class Worker:
             self.process.stdout.close()
 
 
+class Crew:
+    """The processes of a study. They start when first needed, and stay: each imports torch and reads the pictures once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.workers = workers(settings, settings.jobs)
+        self.warm = False
+
+    def rehearse(self, run: PlannedRun, at_once: int) -> float:
+        """Seconds per step while so many processes do the same, as they will in the study."""
+        task = replace(self.settings.task(run), rehearse=True)
+
+        def one(worker: Worker) -> Done:
+            return worker.do(replace(task, threads=worker.threads), lambda event: None)
+
+        with ThreadPoolExecutor(at_once) as pool:
+            if not self.warm:  # one that starts sooner would have the machine for itself
+                list(pool.map(one, self.workers[:at_once]))
+                self.warm = True
+            found = list(pool.map(one, self.workers[:at_once]))
+        for done in found:
+            if done.state != "finished":
+                raise ValueError(f"the arm {run.arm} cannot be trained with {at_once} at a time: {done.error}")
+        return sum(done.seconds for done in found) / len(found)
+
+    def close(self, patience: float = PATIENCE) -> None:
+        for worker in self.workers:
+            worker.close(patience)
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 def workers(settings: Settings, wanted: int) -> list[Worker]:
     """As many as asked for: one torch thread each on a CPU; on GPUs, each is given one of them in turn."""
     import torch
@@ -95,8 +134,9 @@ def workers(settings: Settings, wanted: int) -> list[Worker]:
     return made
 
 
-def in_processes(schedule: Schedule, settings: Settings, display: Quiet) -> dict[str, Done]:
-    crew = workers(settings, min(settings.jobs, max(1, len(schedule.waiting))))
+def in_processes(schedule: Schedule, crew: Crew, settings: Settings, display: Quiet) -> dict[str, Done]:
+    busy = crew.workers[: max(1, len(schedule.waiting))]
+    display.at_once = len(busy)
     errors: list[BaseException] = []
 
     def work(worker: Worker) -> None:
@@ -108,7 +148,7 @@ def in_processes(schedule: Schedule, settings: Settings, display: Quiet) -> dict
             errors.append(error)
             schedule.stop()
 
-    threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in crew]
+    threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in busy]
     try:
         with asked_to_stop():
             for thread in threads:
@@ -118,18 +158,15 @@ def in_processes(schedule: Schedule, settings: Settings, display: Quiet) -> dict
                     thread.join(0.2)
     except BaseException:
         schedule.stop()
-        for worker in crew:
+        for worker in busy:
             worker.ask_to_stop()
         try:
             for thread in threads:
                 thread.join(PATIENCE)
         except KeyboardInterrupt:  # a second Ctrl-C: at once
-            for worker in crew:
-                worker.close(0.0)
+            crew.close(0.0)
         raise
-    finally:
-        for worker in crew:
-            worker.close(PATIENCE if not errors else 1.0)
     if errors:
+        crew.close(1.0)
         raise errors[0]
     return schedule.results

@@ -5,23 +5,29 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from softbias.study.spec import PlannedRun
+from softbias.study.spec import PlannedRun, makespan
 from softbias.study.worker import Done
 from softbias.training.display import Quiet as QuietRun
 
 
 class Quiet:
-    """Nothing; and what all displays count: which part of the estimated work is done."""
+    """Nothing; and what all displays count: which part of the estimated work is done, and how long that took.
+
+    at_once   how many runs are done at a time
+    """
 
     def __init__(self) -> None:
         self.total = self.count = 0
-        self.work: dict[str, float] = {}
-        self.part: dict[str, float] = {}
-        self.labels: dict[str, str] = {}
-        self.began = time.monotonic()
+        self.at_once = 1
+        self.missing: Sequence[PlannedRun] = ()
+        self.work: dict[str, float] = {}  # seconds that were expected
+        self.part: dict[str, float] = {}  # done of it
+        self.first: dict[str, tuple[float, float]] = {}  # when we saw a run begin, and which part of it was done then
+        self.last: dict[str, float] = {}  # when we heard of it
 
     def message(self, text: str) -> None: ...
 
@@ -29,27 +35,45 @@ class Quiet:
         """`seconds`: what each missing run is expected to take."""
         self.total, self.count = len(runs), len(runs) - len(missing)
         usual = sum(seconds.values()) / len(seconds) if seconds else 1.0
+        self.missing = missing
         self.work = {run.id: seconds.get(run.id, usual) for run in missing}
         self.part = dict.fromkeys(self.work, 0.0)
-        self.labels = {run.id: run.label for run in runs}
-        self.began = time.monotonic()
+        self.first, self.last = {}, {}
 
     def start(self, run: PlannedRun) -> None: ...
 
     def event(self, run: PlannedRun, event: Mapping[str, Any]) -> None:
         if event.get("total"):
-            self.part[run.id] = event["step"] / event["total"]
+            self.part[run.id], self.last[run.id] = event["step"] / event["total"], time.monotonic()
+            self.first.setdefault(run.id, (self.last[run.id], self.part[run.id]))
 
     def done(self, run: PlannedRun, done: Done) -> None:
         self.part[run.id] = 1.0 if done.state in ("finished", "failed") else 0.0
         self.count += done.state == "finished"
+        if done.state == "finished":
+            self.last[run.id] = time.monotonic()
+        else:
+            self.first.pop(run.id, None)  # it says nothing about the pace
 
     def stop(self) -> None: ...
 
     def left(self) -> float | None:
-        """Seconds until the end, at the pace so far; None until something can be said."""
-        did = sum(self.work[id] * part for id, part in self.part.items())
-        return (sum(self.work.values()) - did) * (time.monotonic() - self.began) / did if did > 0 else None
+        """Seconds until the end at the pace so far, that of a run's own arm where it is known; None until there is one."""
+        spent, worked = defaultdict[str, float](float), defaultdict[str, float](float)  # of all, and by arm and data
+        for run in self.missing:
+            if run.id in self.first:
+                began, part = self.first[run.id]
+                for name in ("", f"{run.arm} {run.spec.data}"):
+                    spent[name] += self.last[run.id] - began
+                    worked[name] += self.work[run.id] * (self.part[run.id] - part)
+        if worked[""] <= 0:
+            return None
+        rest = {}
+        for run in self.missing:
+            name = f"{run.arm} {run.spec.data}"
+            name = name if worked[name] > 0 else ""
+            rest[run.id] = self.work[run.id] * (1 - self.part[run.id]) * spent[name] / worked[name]
+        return makespan([run for run in self.missing if rest[run.id] > 0], rest, self.at_once)
 
     def line(self, run: PlannedRun, done: Done) -> str:
         what = f"failed: {done.error}" if done.state == "failed" else done.state

@@ -12,8 +12,9 @@ An arm is a model plus overrides: `deit_tiny@regularize=distance:layer=2,weight=
 
 from __future__ import annotations
 
+import heapq
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -200,3 +201,13 @@ def in_order(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
         placed |= {run.id for run in ready}
         waiting = [run for run in waiting if run.id not in placed]
     return ordered
+
+
+def makespan(runs: Sequence[PlannedRun], seconds: Mapping[str, float], jobs: int) -> float:
+    """How long the runs take, so many at a time: each begins as soon as a place is free and the run it needs has ended."""
+    places, ends = [0.0] * max(1, min(jobs, len(runs))), dict[str, float]()
+    for run in in_order(runs):
+        free = heapq.heappop(places)
+        ends[run.id] = max(free, ends.get(run.needs or "", 0.0)) + seconds[run.id]
+        heapq.heappush(places, ends[run.id])
+    return max(ends.values(), default=0.0)

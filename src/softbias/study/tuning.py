@@ -3,12 +3,14 @@
 Every arm of every set has N trials at the largest fraction, with the first seed. A trial is a run like any other, but the
 test pictures are taken away from it, and its score is that of a fifth of the training pictures, which it does not train on.
 The first trial is the recipe as it is; optuna proposes the others from what the arm's own earlier trials reached. Trials
-are kept in <study>/trials as runs, and optuna is told of them again when a study continues, so nothing is tried twice.
+are kept in <study>/trials as runs, and optuna is told of them again when a study continues, so nothing is tried twice. What
+trials start from, such as a pre-training, is done once, among the runs of the study.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,12 +26,16 @@ from softbias.training.run import RunDirectory, write_text
 if TYPE_CHECKING:
     from optuna import Study, Trial
 
+    from softbias.study.processes import Crew
+
 VALIDATION = 0.2  # of the training pictures, for trials
 LR, WEIGHT_DECAY = 10.0, (1e-4, 0.5)  # the rate goes from a tenth to ten times the recipe's
 RECORD = "tuning.json"
 
 
-def tune(spec: StudySpec, out: Path, settings: Settings, display: Quiet) -> dict[tuple[str, str], dict[str, float]]:
+def tune(
+    spec: StudySpec, out: Path, settings: Settings, display: Quiet, crew: Crew | None = None
+) -> dict[tuple[str, str], dict[str, float]]:
     """(data, arm) -> the settings that were best on validation; recorded in tuning.json with all trials."""
     optuna = import_optuna()
     store = Store(out / "trials")
@@ -37,6 +43,7 @@ def tune(spec: StudySpec, out: Path, settings: Settings, display: Quiet) -> dict
     whole = study_runs(replace(spec, fractions=(max(spec.fractions),), seeds=spec.seeds[:1], tune=0))
     needed = {run.needs for run in whole}
     before = [run for run in whole if run.id in needed]
+    share_pretrainings(before, store, settings, display, crew)
     bases = {(run.spec.data, run.arm): run for run in whole if run not in before}
     searches = {key: new_search(optuna, run) for key, run in bases.items()}
     display.message(
@@ -48,7 +55,7 @@ def tune(spec: StudySpec, out: Path, settings: Settings, display: Quiet) -> dict
     for number in range(spec.tune):
         trials = {key: search.ask() for key, search in searches.items()}
         runs = {key: trial_run(bases[key], trial, number) for key, trial in trials.items()}
-        run_trials([*before, *runs.values()], store, own, display)
+        run_missing(list(runs.values()), store, own, display, crew)
         for key, run in runs.items():
             score = validation_accuracy(store, run)
             searches[key].tell(trials[key], score, state=None if score is not None else optuna.trial.TrialState.FAIL)
@@ -92,12 +99,31 @@ def trial_run(base: PlannedRun, trial: Trial, number: int) -> PlannedRun:
     return PlannedRun(f"{base.arm}, trial {number}", replace(base.spec, recipe=own), base.needs)
 
 
-def run_trials(runs: Sequence[PlannedRun], store: Store, settings: Settings, display: Quiet) -> None:
+def share_pretrainings(
+    runs: Sequence[PlannedRun], trials: Store, settings: Settings, display: Quiet, crew: Crew | None
+) -> None:
+    """Do what the trials start from, once for them and for the study: among its runs, with links beside the trials."""
+    store = Store(settings.store)
+    run_missing(runs, store, settings, display, crew)
+    trials.path.mkdir(parents=True, exist_ok=True)
+    for run in runs:
+        if not store.finished(run.spec):
+            raise ValueError(
+                f"{run.label} failed, and there is nothing to tune without it; softbias runs {store.path} says why"
+            )
+        if not trials.finished(run.spec):
+            place = trials.place(run.spec)
+            trials.clear(run.spec)  # what was begun here
+            place.unlink(missing_ok=True)  # a link to where the runs were before
+            place.symlink_to(os.path.relpath(store.place(run.spec), trials.path), target_is_directory=True)
+
+
+def run_missing(runs: Sequence[PlannedRun], store: Store, settings: Settings, display: Quiet, crew: Crew | None) -> None:
     missing = [run for run in runs if not store.finished(run.spec)]
     if missing:
         display.begin(runs, missing, {})
         try:
-            execute(missing, settings, display)
+            execute(missing, settings, display, crew)
         finally:
             display.stop()
 

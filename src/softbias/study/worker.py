@@ -39,6 +39,7 @@ class Task:
 
     test         False: the test pictures are kept away (for choosing settings)
     checkpoints  whether those of a finished run stay
+    rehearse     only say what a step takes; nothing is written
     """
 
     spec: RunSpec
@@ -48,6 +49,7 @@ class Task:
     test: bool = True
     checkpoints: bool = False
     threads: int | None = None
+    rehearse: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return {**{name: value for name, value in vars(self).items() if name != "spec"}, "spec": self.spec.to_dict()}
@@ -77,6 +79,8 @@ def perform(task: Task, display: Display | None = None) -> Done:
     """Do one run, or say why not. Only a claimed run is touched; an error is noted in its folder and returned."""
     spec, store = task.spec, Store(task.store)
     began = time.perf_counter()
+    if task.rehearse:
+        return perform_rehearsal(task)
     noting = Noting(display or Quiet())
     claim = store.claim(spec.id)
     if claim is None:
@@ -95,6 +99,16 @@ def perform(task: Task, display: Display | None = None) -> Done:
             return Done(spec.id, "failed", store.fail(spec, error), seconds=time.perf_counter() - began)
     accuracy = (summary.get("test") or {}).get("accuracy")
     return Done(spec.id, "finished", None, accuracy, time.perf_counter() - began, notes=tuple(noting.notes))
+
+
+def perform_rehearsal(task: Task) -> Done:
+    """`seconds` of the answer are those of one step."""
+    from softbias.study.rehearsal import rehearse
+
+    try:
+        return Done(task.spec.id, "finished", seconds=rehearse(task.spec, task.device, task.threads))
+    except Exception as error:
+        return Done(task.spec.id, "failed", f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")
 
 
 def train_run(task: Task, store: Store, display: Display) -> dict[str, Any]:

@@ -240,8 +240,14 @@ def steps_within(plan: Plan, minutes: float) -> int:
     return max(1, min(plan.batches.total_steps, int(0.9 * 60 * minutes / seconds_per_step(plan))))
 
 
-def seconds_per_step(plan: Plan, rehearsal: int = 12, most: float = math.inf) -> float:
-    """What a step takes, from a few on a copy of the model; no more of them than fit into `most` seconds."""
+def seconds_per_step(plan: Plan) -> float:
+    """What a step takes, from a few on a copy of the model."""
+    seconds = rehearsed(plan, 12)
+    return sorted(seconds)[len(seconds) // 3]  # the first ones only warm up
+
+
+def rehearsed(plan: Plan, steps: int, most: float = math.inf) -> list[float]:
+    """Seconds of each of a few steps on a copy of the model; no more of them than fit into `most` seconds."""
     batches = plan.batches
     model = copy.deepcopy(plan.model)
     regularized = plan.regularized(model)
@@ -250,8 +256,8 @@ def seconds_per_step(plan: Plan, rehearsal: int = 12, most: float = math.inf) ->
     kind = RecordedStep if recorded else PlainStep
     rehearse = kind(plan.accelerator, regularized, optimizer, batches, plan.class_weights, plan.regularizers)
     order, epoch = batches.order(0), torch.tensor(0, device=plan.accelerator.device)
-    seconds = []
-    for step in range(min(rehearsal, batches.steps_per_epoch)):
+    seconds: list[float] = []
+    for step in range(min(steps, batches.steps_per_epoch)):
         started = time.perf_counter()
         with attached(regularized):
             rehearse(*batches.at(step, order), epoch, plan.recipe.warmup_lr)
@@ -260,7 +266,7 @@ def seconds_per_step(plan: Plan, rehearsal: int = 12, most: float = math.inf) ->
         seconds.append(time.perf_counter() - started)
         if sum(seconds) > most:
             break
-    return sorted(seconds)[len(seconds) // 3]  # the first ones only warm up
+    return seconds
 
 
 def keeps(plan: Plan, epoch: int) -> bool:
