@@ -25,7 +25,7 @@ def wilson(right: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
     share = right / n
     center = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
-    return float(max(0.0, center - half)), float(min(1.0, center + half))
+    return (float(center - half) if right else 0.0), (float(center + half) if right < n else 1.0)  # exact at the ends
 
 
 def confusion(labels: Labels, predicted: Labels, classes: int) -> NDArray[np.int64]:
