@@ -79,6 +79,8 @@ def run_study(
             write_study(spec, out)
             chosen = search(spec, out, settings, display, crew)
         runs = study_runs(spec, chosen)
+        if any(store.state(run.spec) != "finished" for run in runs):
+            display.message("a few steps of every arm come first, to say how long it will take")
         plan = make_plan(runs, store, device=device, threads=1 if jobs else None, baseline=baseline, crew=crew)
         display.message(plan.describe(None if on else jobs or 1))
         if dry_run:
