@@ -1,4 +1,4 @@
-"""One optimizer step: batch → loss → gradient → clip → update. Plain, or replayed as one CUDA graph.
+"""One optimizer step: batch → loss → gradient → clip → update. Plain, or replayed as CUDA graphs.
 
 At 32 px a step is hundreds of small kernels, and launching them takes longer than running them. On a single GPU it is recorded
 once and replayed: the same kernels on the same numbers, without the launches. All that changes between steps is copied into
