@@ -27,7 +27,7 @@ from softbias.data.dataset import Dataset
 from softbias.data.decode import load, resized
 from softbias.exporting import input_size
 from softbias.models import PRESETS, create_model
-from softbias.probes.subject import Subject, weights_of
+from softbias.subject import Subject, weights_of
 from softbias.training import checkpoint
 from softbias.training.predict import Predictor
 from softbias.training.run import RunDirectory, RunSpec

@@ -16,7 +16,7 @@ import softbias
 from softbias.cli import main
 from softbias.models import create_model
 from softbias.probes import PROBES, profile
-from softbias.probes.subject import Subject, weights_of
+from softbias.subject import Subject, weights_of
 from softbias.training import automatic
 from softbias.training.run import RunDirectory
 
@@ -171,7 +171,7 @@ def test_every_probe_has_a_name_a_companion_and_a_line_about_it():
 def test_scenes_of_a_probe_take_their_time_whatever_number_of_pictures_is_asked_for(monkeypatch):
     from softbias.models import create_model
     from softbias.probes import Probe, timing
-    from softbias.probes.subject import Subject
+    from softbias.subject import Subject
 
     monkeypatch.setattr(timing, "seconds_per_picture", lambda subject, size: 0.001)
     subject = Subject.of(create_model("deit_nano", 10, 32))

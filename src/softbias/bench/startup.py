@@ -15,6 +15,7 @@ PROGRAM = """
 import json, time
 started = time.time()
 import softbias.training.fit as fit
+import torch._dynamo  # which every optimizer imports when it is made
 from softbias.training.recipe import RECIPES
 from softbias.training.run import RunSpec
 from softbias.training.display import Quiet

@@ -33,7 +33,7 @@ from softbias.probes import (
     texture,
 )
 from softbias.probes.rows import Rows
-from softbias.probes.subject import Subject
+from softbias.subject import Subject
 
 __all__ = ["PROBES", "Probe", "Rows", "Subject", "find_probe"]
 

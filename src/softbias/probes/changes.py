@@ -16,7 +16,7 @@ from torch import Tensor
 
 from softbias.probes.pictures import Pictures
 from softbias.probes.rows import Row, Rows, share_of
-from softbias.probes.subject import Subject
+from softbias.subject import Subject
 
 Change = Callable[[Tensor, torch.Generator], Tensor]  # (B, 3, H, W) in [0, 1] -> the same shape
 

@@ -17,7 +17,7 @@ from softbias.inspection import unwrap
 from softbias.models.foreign import HuggingFaceClassifier
 from softbias.models.resize import resize
 from softbias.models.spec import Spec
-from softbias.probes.subject import Subject
+from softbias.subject import Subject
 
 ENTRIES = ("resize", "native")
 

@@ -23,13 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
-from torchvision.transforms.functional import gaussian_blur
 
 from softbias.errors import unknown_name
 from softbias.probes.attribution import METHODS, PASSES, methods_for
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Rows, mean_of, stamp
-from softbias.probes.subject import Subject
+from softbias.subject import Subject
 
 STEPS = 16
 BATCH = 50
@@ -118,6 +117,8 @@ def curve(model: nn.Module, x: Tensor, target: Tensor, relevance: Tensor, game: 
 
 def blurred(x: Tensor) -> Tensor:
     """So soft that a class is hard to see, and with nothing new in it: σ is an eighth of the picture."""
+    from torchvision.transforms.functional import gaussian_blur  # which takes seconds to import
+
     sigma = max(x.shape[-2:]) / 8
     kernel = [min(2 * int(2 * sigma) + 1, 2 * side - 1) for side in (x.shape[-1], x.shape[-2])]
     return gaussian_blur(x, kernel, [sigma, sigma])

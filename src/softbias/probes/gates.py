@@ -18,7 +18,7 @@ from softbias.attention.gated import Gated
 from softbias.attention.positional import Positional
 from softbias.inspection import attention_sites
 from softbias.probes.rows import Row, Rows, exactly, stamp
-from softbias.probes.subject import Subject
+from softbias.subject import Subject
 
 UNITS = {"gate": "share of place", "strength": "α", "center_row": "patches", "center_column": "patches", "width": "patches"}
 

@@ -35,7 +35,7 @@ from softbias.attention.masked import EPSILON, Masked, frobenius
 from softbias.inspection import attention_sites
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Row, Rows, mean_of, stamp
-from softbias.probes.subject import Subject
+from softbias.subject import Subject
 
 TINY = 1e-20
 

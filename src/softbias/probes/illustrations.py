@@ -21,7 +21,7 @@ from softbias.inspection import inspect
 from softbias.models import create_model
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Rows, exactly, stamp
-from softbias.probes.subject import Subject
+from softbias.subject import Subject
 
 STRENGTHS = (0.1, 0.5, 1.0, 4.0)
 KERNELS = ("conv3x3", "exp_l2", "gaussian(1.0)", "exp_l1")

@@ -15,8 +15,8 @@ from typing import Any
 
 from softbias.data.dataset import Dataset
 from softbias.probes import find_probe
-from softbias.probes.subject import Subject
 from softbias.probes.writing import append_rows
+from softbias.subject import Subject
 from softbias.training import checkpoint
 from softbias.training.fit import Watch
 from softbias.training.loop import Plan, set_mode

@@ -24,7 +24,7 @@ from softbias.grid import Grid
 from softbias.inspection import Site, attention_sites, choose_layers, inspect
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Rows, mean_of, stamp
-from softbias.probes.subject import Subject, patch_size, patch_tokens
+from softbias.subject import Subject, patch_size, patch_tokens
 
 TINY = 1e-12
 UNITS = {"non_locality": "patches", "distance": "pixels", "entropy": "nats"}

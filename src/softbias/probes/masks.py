@@ -26,7 +26,7 @@ from softbias.attention.masked import Masked
 from softbias.attention.rolling import fitted_factors, kernel_map, unroll
 from softbias.inspection import attention_sites
 from softbias.probes.rows import Rows, exactly, stamp
-from softbias.probes.subject import Subject
+from softbias.subject import Subject
 
 UNITS = {"moved": "relative", "kernel_fit": "cosine", "rank": "effective rank", "rank_1%": "rank", "negative": "share"}
 UNITS |= {"reach": "patches"}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from softbias.probes.changes import compare
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Rows, stamp
-from softbias.probes.subject import Subject
+from softbias.subject import Subject
 
 
 def occlusion(

@@ -12,7 +12,7 @@ from typing import Any
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
 from softbias.opening import Opened, is_built, open_model
-from softbias.probes.subject import Subject
+from softbias.subject import Subject
 from softbias.training.page import epoch_rows
 from softbias.training.preparing import split_up
 from softbias.training.run import RunDirectory, RunSpec

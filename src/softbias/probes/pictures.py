@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from softbias.data.dataset import Dataset
-from softbias.probes.subject import Subject
+from softbias.subject import Subject
 
 BATCH = 100
 

@@ -27,7 +27,7 @@ from softbias.probes import (
 )
 from softbias.probes.pictures import Source
 from softbias.probes.rows import Row, Rows
-from softbias.probes.subject import Subject
+from softbias.subject import Subject
 
 
 @dataclass(frozen=True)

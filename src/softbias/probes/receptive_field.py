@@ -32,7 +32,7 @@ from softbias.inspection import unwrap
 from softbias.models.vit import VisionTransformer
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Rows, exactly, mean_of, stamp
-from softbias.probes.subject import Subject, feature_map
+from softbias.subject import Subject, feature_map
 
 LARGEST = 32  # of a drawn field
 

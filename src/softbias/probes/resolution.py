@@ -19,7 +19,7 @@ from softbias.probes.changes import about, compare, predicted
 from softbias.probes.entry import NoNativeEntryError, at_size, fitted
 from softbias.probes.pictures import Pictures, Source, sample
 from softbias.probes.rows import Rows, share_of, stamp
-from softbias.probes.subject import Subject, patch_size
+from softbias.subject import Subject, patch_size
 
 SCALES = (0.5, 0.75, 1.5, 2.0)
 

@@ -33,7 +33,7 @@ from softbias.inspection import Inspection, attention_sites, describe, unwrap
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Rows, mean_of, stamp
 from softbias.probes.seeing import Seen, see
-from softbias.probes.subject import Subject
+from softbias.subject import Subject
 
 JOINS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda maps: maps.mean(1),

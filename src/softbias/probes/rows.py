@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softbias.probes.subject import Subject
+from softbias.subject import Subject
 from softbias.training.scores import wilson
 
 Row = dict[str, Any]

@@ -27,7 +27,7 @@ from softbias.data.textures import Backgrounds, load_backgrounds
 from softbias.probes.entry import ENTRIES, NoNativeEntryError, at_size, enter
 from softbias.probes.pictures import Pictures, Source, sample
 from softbias.probes.rows import Row, Rows, Z, clustered_share, stamp
-from softbias.probes.subject import Subject
+from softbias.subject import Subject
 
 EVERYTHING = 10**9
 

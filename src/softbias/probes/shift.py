@@ -25,7 +25,7 @@ from torch.nn.functional import pad
 
 from softbias.probes.pictures import Pictures, Source, sample
 from softbias.probes.rows import Rows, mean_of, stamp
-from softbias.probes.subject import Subject, feature_map
+from softbias.subject import Subject, feature_map
 
 FILLS = ("roll", "edge", "zero")
 DIRECTIONS = ((0, 1), (1, 0), (0, -1), (-1, 0))

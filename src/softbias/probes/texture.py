@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Row, Rows, share_of, stamp
-from softbias.probes.subject import Subject
+from softbias.subject import Subject
 
 
 def swap_amplitude(images: Tensor, style: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 
 from softbias.probes import Probe
 from softbias.probes.entry import NoNativeEntryError, at_size
-from softbias.probes.subject import Subject
+from softbias.subject import Subject
 
 BATCH = 8
 

@@ -79,9 +79,9 @@ def run_study(
             write_study(spec, out)
             chosen = search(spec, out, settings, display, crew)
         runs = study_runs(spec, chosen)
-        if any(store.state(run.spec) != "finished" for run in runs):
-            display.message("a few steps of every arm come first, to say how long it will take")
-        plan = make_plan(runs, store, device=device, threads=1 if jobs else None, baseline=baseline, crew=crew)
+        plan = make_plan(
+            runs, store, device=device, threads=1 if jobs else None, baseline=baseline, crew=crew, say=display.message
+        )
         display.message(plan.describe(None if on else jobs or 1))
         if dry_run:
             return Outcome(out, plan, runs_frame(out) if out.is_dir() else runs_frame([]))

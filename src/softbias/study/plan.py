@@ -164,8 +164,12 @@ def make_plan(
     threads: int | None = None,
     baseline: bool = True,
     crew: Crew | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Plan:
-    """What is finished, what is missing, and how long that takes, in the processes that will do it."""
+    """What is finished, what is missing, and how long that takes, in the processes that will do it.
+
+    say   is told before steps are rehearsed, which may take a while
+    """
     states = {run.id: store.state(run.spec) for run in runs}
     missing = [run for run in runs if states[run.id] != "finished"]
     at_once = min(len(crew.workers), len(missing)) if crew else 1
@@ -174,7 +178,7 @@ def make_plan(
         return crew.rehearse(run, at_once) if crew and at_once > 1 else rehearse(run.spec, device, threads)
 
     finished = [run for run in runs if states[run.id] == "finished"]
-    seconds = expected(finished, missing, store, pace, at_once if baseline else 0)
+    seconds = expected(finished, missing, store, pace, at_once if baseline else 0, say)
     return Plan(tuple(runs), tuple(missing), states, seconds)
 
 
@@ -184,6 +188,7 @@ def expected(
     store: Store,
     rehearsed: Callable[[PlannedRun], float],
     baselines: int,
+    say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, float]:
     """Seconds of every missing run, at the pace of finished runs of its arm, else at that of a rehearsal.
 
@@ -193,6 +198,8 @@ def expected(
     for run in finished:
         summary = RunDirectory(store.place(run.spec)).read_summary()
         pace[run.arm, run.spec.data] = summary["seconds"] / summary["steps"]
+    if any((run.arm, run.spec.data) not in pace for run in missing):
+        say("a few steps of every arm come first, to say how long it will take")
     for run in sorted(missing, key=lambda run: -run.spec.fraction):  # few pictures allow few steps of a rehearsal
         key = run.arm, run.spec.data
         if key not in pace:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-import torch._dynamo  # which every optimizer imports when it is made: seconds that belong to the other imports
 from torch import nn
 
 from softbias.training.recipe import Recipe
