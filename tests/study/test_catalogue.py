@@ -340,6 +340,8 @@ def test_some_rows_and_columns_of_a_study_can_be_asked_for_by_name(monkeypatch, 
     (spec,) = seen
     assert [arm.name for arm in spec.arms] == ["ARViT-L3", "ARViT-Base"] and spec.data == ("imagenette",)
     assert "--data imagenette" in spec.notes[-1]
+    assert main(["reproduce", "arvit-table1", "--data", "flowers102"]) == 0  # at smoke scale, whether it is here or not
+    assert len(seen[-1].data) == 1 and "--data flowers102" in seen[-1].notes[-1]
     assert main(["reproduce", "arvit-table1", "--arms", "ARViT-L7"]) == 2
     assert "there is no arm 'ARViT-L7'" in capsys.readouterr().err
     assert main(["reproduce", "arvit-table1", "--data", ","]) == 2

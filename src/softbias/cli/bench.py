@@ -76,5 +76,6 @@ def bench(
                     json.parent.mkdir(parents=True, exist_ok=True)
                     json.write_text(json_module.dumps({"environment": about, "suites": found}, indent=2) + "\n")
         finally:
-            print_rows(rows)
+            if rows:
+                print_rows(rows)
     Console(highlight=False).print(", ".join(f"{name} {value}" for name, value in about.items()), style="dim")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -65,15 +64,9 @@ def reproduce(
     from softbias.study.spec import parse_numbers, parse_seeds
 
     seeds = None if options.seeds is None else parse_seeds(options.seeds)
-    spec = named.spec(options.scale, data_dir=options.data_dir, seeds=seeds)
-    told = []
-    if options.arms is not None:
-        by_name = {arm.name: arm for arm in spec.arms}
-        spec = replace(spec, arms=tuple(by_name[name] for name in some(options.arms, by_name, "arm")))
-        told.append(f"--arms {options.arms}")
-    if options.data is not None:
-        spec = replace(spec, data=some(options.data, spec.data, "set"))
-        told.append(f"--data {options.data}")
+    arms, data = listed(options.arms), listed(options.data)
+    spec = named.spec(options.scale, data_dir=options.data_dir, seeds=seeds, arms=arms, data=data)
+    told = [f"--{name} {given}" for name, given in (("arms", options.arms), ("data", options.data)) if given is not None]
     if options.fractions is not None:
         spec = replace(spec, fractions=parse_numbers(options.fractions, "--fractions"))
         told.append(f"--fractions {options.fractions}")
@@ -85,17 +78,9 @@ def reproduce(
     return run(spec, options, reproducer(named, options.scale))
 
 
-def some(given: str, known: Collection[str], kind: str) -> tuple[str, ...]:
-    """Names separated by commas, each of which the study has."""
-    from softbias.errors import unknown_name
-
-    names = tuple(name.strip() for name in given.split(",") if name.strip())
-    if not names:
-        raise ValueError(f"name at least one {kind} of the study: {', '.join(known)}")
-    for name in names:
-        if name not in known:
-            raise unknown_name(kind, name, known)
-    return tuple(dict.fromkeys(names))
+def listed(given: str | None) -> list[str] | None:
+    """Separated by commas."""
+    return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
 
 
 def show_list(studies: list[NamedStudy], *, whole: bool, as_json: bool) -> None:

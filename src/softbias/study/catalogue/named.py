@@ -9,7 +9,7 @@ Settings only, without torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -60,12 +60,25 @@ class NamedStudy:
     after: Callable[[Path, Scale, str], list[Measured]] | None = None
 
     def spec(
-        self, scale: str = "smoke", *, data_dir: str | Path | None = None, seeds: tuple[int, ...] | None = None
+        self,
+        scale: str = "smoke",
+        *,
+        data_dir: str | Path | None = None,
+        seeds: tuple[int, ...] | None = None,
+        arms: Sequence[str] | None = None,
+        data: Sequence[str] | None = None,
     ) -> StudySpec:
-        """The study at a scale. At smoke scale this looks for its sets and takes the embedded one for those that are absent."""
+        """The study at a scale, or some rows (`arms`) and columns (`data`) of it by name.
+
+        At smoke scale this looks for its sets and takes the embedded one for those that are absent.
+        """
         if scale not in SCALES:
             raise unknown_name("scale", scale, SCALES)
         bare = self.build(scale)
+        by_name = {arm.name: arm for arm in bare.arms}
+        bare = replace(
+            bare, arms=tuple(by_name[name] for name in some(arms, by_name, "arm")), data=some(data, bare.data, "set")
+        )
         notes = [f"This study can show: {self.can}", f"It cannot show: {self.cannot}", *bare.notes]
         spec = replace(
             bare, name=f"{self.name}-{scale}", title=f"{self.title} ({scale} scale)", question=self.question,
@@ -77,6 +90,18 @@ class NamedStudy:
             spec, said = with_sets_that_are_there(spec)
             notes += said
         return replace(spec, notes=tuple(notes))
+
+
+def some(wanted: Sequence[str] | None, known: Collection[str], kind: str) -> tuple[str, ...]:
+    """Those of the known names that are wanted, in the order of the wish; all if nothing is."""
+    if wanted is None:
+        return tuple(known)
+    if not wanted:
+        raise ValueError(f"name at least one {kind} of the study: {', '.join(known)}")
+    for name in wanted:
+        if name not in known:
+            raise unknown_name(kind, name, known)
+    return tuple(dict.fromkeys(wanted))
 
 
 def number(
