@@ -92,3 +92,28 @@ def test_the_layer_with_its_kernel_equals_its_definition_on_the_card(build, dtyp
     wanted = torch.autograd.grad((layer.by_definition(x) * weights).sum(), list(into.values()))
     for name, a, b in zip(into, found, wanted, strict=True):
         assert (a - b).norm() < 0.02 * b.norm(), name
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(
+    ("build", "program"),
+    [(lambda: Masked(192, 3, Grid(14, 14, prefix=1)), "forward_program"), (lambda: Gated(192, 4, Grid(8, 8)), "mix_program")],
+    ids=["masked", "gated"],
+)
+def test_a_compiled_layer_starts_the_kernels_itself_on_the_card(build, program) -> None:
+    from torch._inductor.utils import run_and_get_code
+
+    torch.manual_seed(0)
+    layer = build().cuda()
+    x = torch.randn(4, len(layer.grid), 192, device="cuda", requires_grad=True)
+    weights = torch.randn_like(x)
+    into = [x, *(p for name, p in layer.named_parameters() if name != "place.bias")]
+
+    def gradients(run):
+        with torch.autocast("cuda", torch.bfloat16):
+            return torch.autograd.grad((run(x) * weights).sum(), into)
+
+    found, codes = run_and_get_code(lambda: gradients(torch.compile(layer, fullgraph=True)))
+    assert f"{program}_" in codes[0] and "torch.ops.softbias" not in "".join(codes)
+    for a, b in zip(found, gradients(layer), strict=True):
+        assert (a - b).norm() < 0.01 * b.norm()

@@ -91,3 +91,17 @@ def test_the_compiler_takes_the_card_s_age_for_a_constant(monkeypatch) -> None:
 
     assert torch.compile(function, fullgraph=True, backend="eager")(torch.zeros(2)).tolist() == [1, 1]
     assert kernels.recent(0) and asked == [0]
+
+
+def test_only_torch_export_exports() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if kernels.exporting() else x - 1
+
+    class Module(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return function(x)
+
+    x = torch.zeros(2)
+    assert torch.compile(function, fullgraph=True, backend="eager")(x).tolist() == [-1, -1]
+    for strict in (True, False):
+        assert torch.export.export(Module(), (x,), strict=strict).module()(x).tolist() == [1, 1]

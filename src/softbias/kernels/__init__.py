@@ -9,6 +9,7 @@ Shapes: B images, H heads, N tokens, D channels per head.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -19,6 +20,8 @@ from torch import Tensor
 LONGEST = 256  # tokens: whole rows of the map are kept in registers
 WIDEST = 64  # channels per head
 HALF = (torch.bfloat16, torch.float16)
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 _triton = find_spec("triton") is not None
 _enabled = True
@@ -48,14 +51,20 @@ def recent(index: int) -> bool:
     return _recent[index]
 
 
+def exporting() -> bool:
+    """Whether torch.export runs. In graphs of torch 2.11, `is_exporting` itself is true under torch.compile, too."""
+    return torch.compiler.is_exporting()
+
+
 # What torch.compiler.assume_constant_result does, but for importing the compiler, which takes seconds.
 recent._dynamo_marked_constant = True  # type: ignore[attr-defined]
+exporting._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def usable(tensor: Tensor, tokens: int, channels: int, *, longest: int = LONGEST, widest: int = WIDEST) -> bool:
     """Whether the kernels take a tensor of this kind with so many tokens and channels per head; a kernel may allow more of them
     than most. In float32 they would need three passes of the matrix units, or none; there PyTorch is as good, and obeys
     `torch.backends`. An exported program should run without softbias, so it gets plain PyTorch."""
-    if not (_enabled and _triton and tensor.is_cuda) or torch.compiler.is_exporting():
+    if not (_enabled and _triton and tensor.is_cuda) or exporting():
         return False
     return tensor.dtype in HALF and tokens <= longest and channels <= widest and recent(tensor.device.index)

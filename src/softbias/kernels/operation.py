@@ -1,17 +1,24 @@
 """A kernel as an operation of PyTorch, for whoever calls it.
 
 Called eagerly it is an `autograd.Function`; to torch.compile and to subclasses of Tensor (fake ones among them) it is a custom
-operator, which they can see through without running it. A custom operator would do for all, but its way through the dispatcher
-costs the host about as much as all else here together, and a small model on a fast GPU waits for its host.
+operator. A custom operator would do for all, but its way through the dispatcher costs the host about as much as all else here
+together, and a small model on a fast GPU waits for its host. For the same reason torch.compile does not keep the operator: it
+puts the launches in its place, as it does with a `triton_op`, and starts the programs as it starts its own.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from functools import lru_cache
+from importlib.resources import files
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.functional_tensor import FunctionalTensorMode
+
+from softbias import kernels
 
 Run = Callable[..., tuple[Tensor, ...]]
 
@@ -32,10 +39,8 @@ def operation(
     keep                          keep(ctx, inputs, output): what `differentiate` will need
     differentiate                 differentiate(ctx, backward, *gradients of the outputs): the gradients of the inputs
     """
-    seen = torch.library.custom_op(f"softbias::{name}", forward, mutates_args=())
-    seen_backward = torch.library.custom_op(f"softbias::{name}_backward", backward, mutates_args=())
-    seen.register_fake(like_forward)
-    seen_backward.register_fake(like_backward)
+    seen = operator(name, forward, like_forward)
+    seen_backward = operator(f"{name}_backward", backward, like_backward)
     seen.register_autograd(lambda ctx, *given: differentiate(ctx, seen_backward, *given), setup_context=keep)
 
     class Eager(torch.autograd.Function):
@@ -55,3 +60,28 @@ def operation(
         return Eager.apply(*inputs)
 
     return call
+
+
+def operator(name: str, run: Run, like: Run) -> Any:
+    """`run` as a custom operator that torch.compile sees through.
+
+    What `torch.library.triton_op` does, but for importing the compiler, which takes seconds. Compiled graphs are cached by the
+    names of their operators, so the name tells which kernels it means.
+    """
+    made = torch.library.custom_op(f"softbias::{name}_{version()}", run, mutates_args=())
+    made.register_fake(like)
+    if kernels.available() and not kernels.INTERPRETED:
+        made.register_torch_dispatch(FunctionalTensorMode, lambda mode, op, types, args, kwargs: inside(mode, run, args))
+    return made
+
+
+def inside(mode: FunctionalTensorMode, run: Run, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    with mode:
+        return run(*args)
+
+
+@lru_cache
+def version() -> str:
+    """Short for the sources of the kernels."""
+    sources = sorted((file.name, file.read_bytes()) for file in files(kernels.__name__).iterdir() if file.name.endswith(".py"))
+    return hashlib.sha256(b"".join(source for _, source in sources)).hexdigest()[:8]

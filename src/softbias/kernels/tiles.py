@@ -10,6 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+
+TRACED = (FakeTensor, FunctionalTensor)
 
 
 @dataclass(frozen=True)
@@ -38,13 +42,16 @@ def launch(
     kernel: Any, grid: tuple[int, ...], tiles: Tiles, tensors: tuple[Tensor, ...], numbers: tuple[float, ...], **constants: Any
 ) -> None:
     """Start the programs of `kernel(*tensors, *numbers, **constants)`; on CPU tensors in Triton's interpreter, which must have
-    been chosen before Triton was imported.
+    been chosen before Triton was imported; where tensors are only traced, in the graph that is being made.
 
     Triton looks at every argument anew at every launch, which takes the host several times longer than starting the programs.
     What it found is remembered here, by what it looks at: types, numbers, and whether addresses are multiples of 16.
     """
     device = tensors[0].device
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
+    if isinstance(tensors[0], TRACED):
+        torch.library.wrap_triton(kernel)[grid](*tensors, *numbers, **constants, **options)
+        return
     if device.type == "cpu":
         if type(kernel).__name__ != "InterpretedFunction":
             raise ValueError("Triton kernels take CPU tensors only in its interpreter: set TRITON_INTERPRET=1 before the start")

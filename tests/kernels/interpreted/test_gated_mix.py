@@ -13,6 +13,7 @@ from softbias.attention import Gated
 from softbias.attention.positional import Place
 from softbias.grid import Grid
 from softbias.kernels import gated
+from softbias.kernels.operation import version
 
 ALLOWED = {torch.float32: 3e-6, torch.float16: 2e-3}
 SHAPES = {  # images, heads, height, width, channels
@@ -179,7 +180,8 @@ def test_with_a_prefix_token_the_layer_goes_the_plain_way(as_on_a_card) -> None:
 
 
 def test_the_operator_is_registered_as_torch_wants_it() -> None:
-    torch.library.opcheck(torch.ops.softbias.gated_mix.default, (*inputs_of((2, 2, 3, 4, 16)), 3, 4))
+    operator = getattr(torch.ops.softbias, f"gated_mix_{version()}")
+    torch.library.opcheck(operator.default, (*inputs_of((2, 2, 3, 4, 16)), 3, 4))
 
 
 def test_a_compiled_function_takes_it_as_one_graph() -> None:
