@@ -32,7 +32,7 @@ def launches(monkeypatch) -> list:
     return made
 
 
-def compile_for_hopper(kernel, tiles, arguments, constants):
+def compile_for_hopper(kernel, tiles, arguments, constants, number="fp32"):
     """As a launch would specialize it: numbers and addresses divisible by 16, and ones."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -45,14 +45,14 @@ def compile_for_hopper(kernel, tiles, arguments, constants):
             continue
         value = arguments[place]
         if isinstance(value, torch.Tensor):
-            signature[name], number = TYPES[value.dtype], value.storage_offset() * value.element_size()
+            signature[name], multiple = TYPES[value.dtype], value.storage_offset() * value.element_size()
         elif isinstance(value, float):
-            signature[name], number = "fp32", 1
+            signature[name], multiple = number, 1
         elif value == 1:
-            signature[name], fixed[name], number = "constexpr", 1, 1
+            signature[name], fixed[name], multiple = "constexpr", 1, 1
         else:
-            signature[name], number = "i32", value
-        if number % 16 == 0:
+            signature[name], multiple = "i32", value
+        if multiple % 16 == 0:
             hints[place,] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, fixed, hints)
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
@@ -114,6 +114,8 @@ def test_masked_attention_fits_into_registers_and_shared_memory(launches, tmp_pa
     names = [launch[0].__name__ for launch in launches]
     assert names == ["unroll_program", "forward_program", "backward_program", "mask_program", "factors_program"]
     require_fit(launches[1:4], tmp_path)
+    for launch in launches[1:4]:  # torch.compile makes doubles of numbers
+        assert "mul.f64" not in compile_for_hopper(*launch, number="fp64").asm["ptx"]
     for launch in (launches[0], launches[4]):
         compiled = compile_for_hopper(*launch)
         assert stack_bytes(compiled, tmp_path) == 0 and compiled.metadata.shared <= SHARED, launch

@@ -36,6 +36,7 @@ def forward_program(
     image = (tl.program_id(0) // heads).to(tl.int64)
     head = tl.program_id(0) % heads
     kind: tl.constexpr = qkv.dtype.element_ty
+    scale = tl.cast(scale, tl.float32)  # torch.compile hands over a double
     i = tl.arange(0, TOKENS)
     c = tl.arange(0, CHANNELS)
     inside = (i[:, None] < tokens) & (c[None, :] < channels)
@@ -96,6 +97,7 @@ def backward_program(
     image = (tl.program_id(0) // heads).to(tl.int64)
     head = tl.program_id(0) % heads
     kind: tl.constexpr = qkv.dtype.element_ty
+    scale = tl.cast(scale, tl.float32)  # torch.compile hands over a double
     j = tl.arange(0, TOKENS)
     c = tl.arange(0, CHANNELS)
     inside = (j[:, None] < tokens) & (c[None, :] < channels)
@@ -169,6 +171,7 @@ def mask_program(
     side first, as the matrix units like it"""
     across: tl.constexpr = (tokens + COLUMNS - 1) // COLUMNS
     head = tl.program_id(1)
+    scale = tl.cast(scale, tl.float32)  # torch.compile hands over a double
     i = (tl.program_id(0) // across) * ROWS + tl.arange(0, ROWS)
     j = (tl.program_id(0) % across) * COLUMNS + tl.arange(0, COLUMNS)
     c = tl.arange(0, CHANNELS)
