@@ -17,6 +17,7 @@ from softbias.bench.rows import Row
 from softbias.bench.timing import interleaved, ratio
 
 Builder = Callable[[], nn.Module]
+TURN = 0.1  # seconds on a GPU
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def side_by_side(
         steps[name] = prepare(build, setting)
         if setting.device.type == "cuda":
             memory[name] = peak_memory(steps[name], before)
-    timings = interleaved(steps, setting.device, rounds=rounds)
+    timings = interleaved(steps, setting.device, rounds=rounds, least=TURN if setting.device.type == "cuda" else 0.0)
     rows = []
     for name, timing in timings.items():
         middle, low, high = ratio(timing, timings[against])

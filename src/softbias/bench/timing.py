@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ import torch
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of every round of one candidate."""
+    """Seconds that one call of a candidate took, in every round."""
 
     seconds: tuple[float, ...]
 
@@ -27,33 +28,47 @@ class Timing:
         return (third - first) / self.median
 
 
-def time_once(step: Callable[[], object], device: torch.device) -> float:
+def time_turn(step: Callable[[], object], device: torch.device, calls: int = 1) -> float:
+    """Seconds of one call, when so many are made in a row."""
     if device.type != "cuda":
         start = time.perf_counter()
-        step()
-        return time.perf_counter() - start
+        for _ in range(calls):
+            step()
+        return (time.perf_counter() - start) / calls
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
-    step()
+    for _ in range(calls):
+        step()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / 1e3
+    return begin.elapsed_time(end) / 1e3 / calls
 
 
 def interleaved(
-    candidates: Mapping[str, Callable[[], object]], device: torch.device, *, rounds: int = 20, warmup: int = 3
+    candidates: Mapping[str, Callable[[], object]],
+    device: torch.device,
+    *,
+    rounds: int = 20,
+    warmup: int = 3,
+    least: float = 0.0,
 ) -> dict[str, Timing]:
-    """Time every candidate once per round, starting each round with another one, so that drift hits all alike."""
+    """Give every candidate a turn per round, starting each round with another one, so that drift hits all alike.
+
+    A turn lasts about `least` seconds or more: a candidate that takes less is called several times. A step of a few
+    milliseconds needs that on a GPU, which else waits for its host at the beginning of every turn, as it never does in use.
+    """
     names = list(candidates)
+    calls = {}
     for name in names:
-        for _ in range(warmup):
+        for _ in range(warmup - 1):
             candidates[name]()
+        calls[name] = max(1, math.ceil(least / max(time_turn(candidates[name], device), 1e-6)))
     if device.type == "cuda":
         torch.cuda.synchronize()
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            seconds[name].append(time_once(candidates[name], device))
+            seconds[name].append(time_turn(candidates[name], device, calls[name]))
     return {name: Timing(tuple(values)) for name, values in seconds.items()}
 
 
