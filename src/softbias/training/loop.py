@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from softbias.regularizers import Regularized, attached, parse_requests
 from softbias.training import checkpoint
 from softbias.training.batches import Batches, Pixels
+from softbias.training.compiling import compiled
 from softbias.training.display import Display
 from softbias.training.optim import Average, build_optimizer
 from softbias.training.recipe import Recipe
@@ -105,7 +106,8 @@ def train(
         for name in continued:
             display.message(f"the checkpoint {name} is damaged and was passed over")
     cut_back(plan.metrics, state.step)
-    run = compiled(regularized, plan, state.total_steps)
+    pictures = state.total_steps * batches.batch_size
+    run, faster = compiled(regularized, recipe, accelerator.device, pictures, batches.pixels.size)
     if recorded:
         take_step: PlainStep = RecordedStep(accelerator, run, optimizer, batches, plan.class_weights, plan.regularizers)
     else:
@@ -113,6 +115,7 @@ def train(
         take_step = PlainStep(accelerator, run, prepared, batches, plan.class_weights, plan.regularizers)
     display.message(
         f"{state.total_steps:,} steps of {batches.batch_size} pictures on {accelerator.device.type}, {take_step.name}"
+        + (", compiled" if faster else "")
     )
     epochs = math.ceil(state.total_steps / batches.steps_per_epoch)
     evaluate_every = max(1, round(epochs / EVALUATIONS))
@@ -225,14 +228,6 @@ def set_mode(plan: Plan) -> None:
         plan.model.eval()
         head: Any = plan.model.get_classifier  # every model here follows timm's conventions
         head().train()
-
-
-def compiled(model: nn.Module, plan: Plan, total_steps: int) -> nn.Module:
-    wanted = plan.recipe.compile
-    on_gpu = plan.accelerator.device.type == "cuda"
-    if wanted == "off" or (wanted == "auto" and (not on_gpu or total_steps < 2000)):
-        return model
-    return torch.compile(model)  # type: ignore[return-value]
 
 
 def steps_within(plan: Plan, minutes: float) -> int:

@@ -1,0 +1,35 @@
+"""When a run's model is compiled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from softbias.models import create_model
+from softbias.training.compiling import compiled, tokens
+from softbias.training.recipe import RECIPES
+
+GPU, CPU = torch.device("cuda"), torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "pictures", "expected"),
+    [
+        ("auto", GPU, 200 * 50_000, True),  # CIFAR-10 as `fit` trains it
+        ("auto", GPU, 1000 * 2000, False),  # 128 million tokens: training takes about as long as compiling
+        ("auto", CPU, 200 * 50_000, False),
+        ("on", CPU, 1, True),
+        ("off", GPU, 200 * 50_000, False),
+    ],
+)
+def test_a_model_is_compiled_where_that_is_asked_for_or_pays(wanted, device, pictures, expected) -> None:
+    model = create_model("convit_nano", 10, 32, patch_size=4)
+    run, is_compiled = compiled(model, replace(RECIPES["small"], compile=wanted), device, pictures, (32, 32))
+    assert is_compiled is expected and (run is not model) is expected
+
+
+def test_tokens_are_those_of_the_first_block_or_patches_of_16() -> None:
+    assert tokens(create_model("deit_nano", 10, 32, patch_size=8), (32, 32)) == 17  # with a class token
+    assert tokens(torch.nn.Sequential(create_model("resnet_nano", 10, 32)), (64, 32)) == 8
