@@ -152,6 +152,29 @@ def test_a_constant_picture_survives_blurring_and_a_fine_pattern_does_not():
     assert set(found) == {("blurred", 0.5), ("native", 0.5), ("native", 2.0)} and min(found.values()) > 0.8
 
 
+def test_a_size_a_model_cannot_be_brought_to_costs_that_row_and_not_the_probe():
+    torch.manual_seed(0)
+    model = create_model("ibit_nano", num_classes=3, img_size=16, patch_size=4)  # masks of rank 9 on 16 patches
+    rows = resolution(model, (PICTURES, LABELS), n=10, scales=(0.5, 2.0))
+    found = {(row["entry"], row["scale"]): row for row in rows if row["measure"] == "consistency"}
+    assert found["native", 0.5]["value"] is None and "cannot be brought to 8 × 8 px: rank must" in found["native", 0.5]["note"]
+    assert found["blurred", 0.5]["n"] == found["native", 2.0]["n"] == 10
+
+
+def test_panels_of_one_quantity_have_one_scale(monkeypatch, tmp_path):
+    figures = []
+    monkeypatch.setattr("softbias.probes.drawing.save", lambda figure, folder, stem: figures.append(figure))
+    about = {"model": "m", "weights": "trained", "probe": "resolution", "measure": "accuracy", "n": 10}
+    values = {("blurred", 0.5): 0.2, ("native", 0.5): 0.9}
+    rows = [
+        {**about, "entry": entry, "scale": scale, "value": value, "low": value - 0.1, "high": value + 0.1}
+        for (entry, scale), value in values.items()
+    ]
+    PROBES["resolution"].draw(rows, tmp_path)
+    blurred_panel, native_panel = figures[0].axes
+    assert blurred_panel.get_ylim() == native_panel.get_ylim() and native_panel.get_ylim()[1] > 1
+
+
 ELSEWHERE = ("gates", "masks", "locality", "profile", "illustrations")  # tested in files of their own
 
 

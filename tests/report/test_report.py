@@ -18,7 +18,7 @@ from softbias.report.chart import COLORS, DASHES, MARKERS, PALETTE, color_of, da
 from softbias.report.examples import Votes, answers_of, disagreements
 from softbias.report.gathering import Answers
 from softbias.report.page import STROKES, SYMBOLS
-from softbias.report.tables import Cell, Table, latex
+from softbias.report.tables import Cell, Table, latex, matching_table
 from softbias.training.recipe import Recipe
 from softbias.training.run import RunSpec, write_config
 from softbias.training.scores import score
@@ -37,7 +37,7 @@ ENVIRONMENT = {
 TESTED = np.arange(5000, 5200)  # pictures of the embedded set, of class k mod 10
 
 
-def make_run(folder, model, fraction, seed, *, data="fashion", n=200, names=CLASSES, val=True):
+def make_run(folder, model, fraction, seed, *, data="fashion", n=200, names=CLASSES, val=True, pixels=0.5):
     """A run directory as `fit` would leave it, with predictions as good as the model's skill."""
     generator = np.random.default_rng([len(model), int(fraction), seed])
     index = TESTED[:n]
@@ -56,7 +56,7 @@ def make_run(folder, model, fraction, seed, *, data="fashion", n=200, names=CLAS
         "pictures": {"train": int(50 * fraction), "val": 0}, "img_size": [32, 32], "seconds": 12.5,
         "images_per_second": 900.0 + len(model), "peak_memory": 2**29 + len(model) * 2**20, "notes": [],
         "test": score(probabilities, labels, names),
-        "baseline": {"name": "pixels", "accuracy": 0.5, "accuracy_interval": [0.45, 0.55]},
+        "baseline": {"name": "pixels", "accuracy": pixels, "accuracy_interval": [pixels - 0.05, pixels + 0.05]},
     }  # fmt: skip
     (run / "summary.json").write_text(json.dumps(summary))
     rows = [{"event": "epoch", "epoch": e, "step": 25 * e, "loss": 2 / e, "accuracy": 0.2 * e} for e in (1, 2, 3, 4)]
@@ -86,7 +86,7 @@ def study(tmp_path_factory) -> Path:
         "title": "Which bias <helps>?", "question": "Does it?", "source": "Somebody 2021, table 1",
         "notes": ["cifar10 is absent: the embedded set fashion takes its place"],
         "published": [
-            {"data": "fashion", "arm": "deit_nano", "fraction": 10, "metric": "accuracy", "value": 61.5, "note": "table 1"},
+            {"data": "fashion", "arm": "deit_nano", "fraction": 10, "metric": "accuracy", "value": 61.25, "note": "table 1"},
             {"data": "imagenet", "arm": "resnet", "fraction": 100, "metric": "accuracy", "value": 0.7, "note": "table 2"},
         ],
     }  # fmt: skip
@@ -148,17 +148,54 @@ def test_the_numbers_are_those_of_the_runs(study):
         "torch 2.15", "x (cpu, threads: 1)", "git abc", "5 min 38 s of training in all", "softbias report",
         "corrected by Holm over 9 comparisons", "With 10 % of the data, ibit_nano beats deit_nano by", "n = 3 seeds",
         "raw-pixel baseline", "Over seeds:", "Over test pictures:", "none: every arm was trained with the same recipe",
+        "adamw, learning rate 0.001 (cosine), weight decay 0.05, batch 256, 100 steps",
     ):  # fmt: skip
         assert part in text, part
+    assert "below a logistic regression" not in text
+
+
+def test_the_command_of_the_page_continues_the_study_in_its_own_folder(study, monkeypatch, tmp_path):
+    from softbias.report.gathering import gather
+    from softbias.report.provenance import commands
+
+    monkeypatch.chdir(study.parent)
+    command = commands(gather([study]))[0].split()
+    assert command[:2] == ["softbias", "study"]
+    asked = []
+    monkeypatch.setattr("softbias.cli.study.run", lambda spec, options: asked.append(options.out) or 0)
+    assert main(command[1:]) == 0 and asked[0].resolve() == study.resolve()
+
+
+def test_models_below_a_logistic_regression_on_pixels_are_not_praised_in_silence(tmp_path, quick_pictures):
+    text = text_of(write_report(make_study(tmp_path, ("deit_nano", "ibit_nano"), (10.0, 100.0), seeds=1, pixels=0.75)))
+    best = {  # ibit_nano
+        row["fraction"]: row["test"]["accuracy"]
+        for row in (json.loads(file.read_text()) for file in tmp_path.glob("runs/ibit*/summary.json"))
+    }
+    assert best[10.0] < 0.75 < best[100.0]
+    told = f"below a logistic regression on raw pixels, with 10 % of the data {100 * best[10.0]:.1f} against 75.0 %: these"
+    assert told in text  # and nothing about all the data, where one model is above it
 
 
 def test_published_numbers_are_marked_and_strangers_are_named(study):
     numbers = json.loads(re.search(r'id="numbers">(.*?)</script>', (study / "report.html").read_text(), re.S)[1])
     traces = numbers["charts"]["sample-efficiency-fashion"]["data"]
     theirs = [trace for trace in traces if trace.get("name", "").startswith("published")]
-    assert [(trace["x"], trace["y"]) for trace in theirs] == [([10.0], [61.5]), ([100.0], [70.0])]
+    assert [(trace["x"], trace["y"]) for trace in theirs] == [([10.0], [61.25])]  # the other is of another set
     assert {trace["marker"]["symbol"] for trace in theirs} == {"diamond-open"}
-    assert "published numbers are of imagenet, ours of fashion" in text_of(study / "report.html")
+    text = text_of(study / "report.html")
+    assert "cannot be compared" not in text
+    assert "accuracy 61.25 " in text and "accuracy 70.00 –" in text  # all the digits
+    assert "61.25 %" in str(theirs[0])
+
+
+def test_numbers_of_a_set_that_is_not_here_stand_beside_ours_with_a_warning(tmp_path, quick_pictures):
+    theirs = [{"data": "imagenet", "arm": "deit_nano", "fraction": 100, "metric": "accuracy", "value": 0.7, "note": "table 2"}]
+    page = write_report(make_study(tmp_path, ("deit_nano",), (10.0, 100.0), seeds=1, study={"published": theirs}))
+    numbers = json.loads(re.search(r'id="numbers">(.*?)</script>', page.read_text(), re.S)[1])
+    traces = numbers["charts"]["sample-efficiency-fashion"]["data"]
+    assert [trace["y"] for trace in traces if trace.get("name", "").startswith("published")] == [[70.0]]
+    assert "published numbers are of imagenet, ours of fashion" in text_of(page)
 
 
 def test_the_pictures_on_which_models_disagree_are_shown(study):
@@ -190,7 +227,7 @@ def test_with_two_seeds_the_report_claims_nothing_and_says_why(tmp_path, quick_p
 def test_without_the_data_the_cards_name_the_pictures_and_the_reason(tmp_path, quick_pictures):
     page = write_report(make_study(tmp_path, ("deit_nano", "ibit_nano"), (100.0,), seeds=1, data="gone/pictures"))
     text = text_of(page)
-    assert "The pictures are not shown, because the data set could not be read: gone/pictures is neither" in text
+    assert re.search(r"The pictures are not shown, because the data set could not be read: .*gone/pictures", text)
     assert "picture 50" in text and "Only ibit_nano is right" in text
 
 
@@ -225,6 +262,20 @@ def test_an_arm_that_is_wrong_is_quoted_with_a_wrong_answer():
 def test_latex_is_escaped_and_has_every_cell():
     made = latex(Table("t", "50 % & more", ["a_b", "c"], [[Cell("x#1"), Cell("1.0 ± 2.0", ("n = 3",))]]))
     assert r"\caption{50 \% \& more}" in made and r"a\_b & c \\" in made and r"x\#1 & 1.0 $\pm$ 2.0 (n = 3) \\" in made
+
+
+def test_data_to_match_is_told_as_a_bound_where_it_was_not_reached_and_drawn_edges_with_two_digits():
+    row = {"data": "d", "arm": "a", "other": "b", "n": 3, "target": 0.7, "low": 46.93, "smallest": 5.0, "largest": 100.0}
+    rows = [row | {"fraction": 5.0, "needed": np.inf, "high": np.inf}, row | {"fraction": 20.0, "needed": 63.36, "high": 99.7}]
+    unreached, reached = ([cell.main for cell in line] for line in matching_table(pd.DataFrame(rows), "d").rows)
+    assert unreached[-3:] == ["> 100 %", "47 % to > 100 %", "> 20 ×"]
+    assert reached[-3:] == ["63.4 %", "47 % to 99.7 %", "3.2 ×"]
+
+
+def test_captions_in_latex_say_what_the_intervals_are(study):
+    accuracy, differences = ((study / "figures" / f"{name}-fashion.tex").read_text() for name in ("accuracy", "differences"))
+    assert r"$\pm$ is the 95 \% t interval over n seeds" in accuracy and "(Wilson)" in accuracy
+    assert "paired t test over seeds, corrected by Holm over 9 comparisons" in differences
 
 
 def linear(hexadecimal: str) -> np.ndarray:
@@ -262,6 +313,15 @@ def opened(browser, page, width, **options):
 
 LINES = "[...document.querySelectorAll('figure[data-chart]')].map(f => f.querySelectorAll('.scatterlayer .trace').length)"
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
+BROKEN = """th => {  // pieces of names that stand on two lines although nothing in them invites to break
+  const found = [], walker = document.createTreeWalker(th, NodeFilter.SHOW_TEXT), range = document.createRange();
+  for (let node = walker.nextNode(); node; node = walker.nextNode())
+    for (const piece of node.data.matchAll(/[\\w@=.]+/g)) {
+      range.setStart(node, piece.index); range.setEnd(node, piece.index + piece[0].length);
+      if (new Set([...range.getClientRects()].map(r => Math.round(r.top))).size > 1) found.push(piece[0]);
+    }
+  return found;
+}"""
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")])
@@ -308,6 +368,10 @@ def test_many_arms_with_long_names_on_two_sets_fit_a_phone(browser, tmp_path, qu
     assert complaints == [] and view.evaluate("document.documentElement.scrollWidth") <= 375
     assert len(view.evaluate(LINES)) == 2 * (1 + 1 + 2 + 4 + 1) and all(view.evaluate(LINES))
     assert text_of(page).count("One seed per model") == 1
+    assert view.evaluate("document.querySelectorAll('tbody th wbr').length") > 100
+    assert view.evaluate(f"[...document.querySelectorAll('section:not(#run) tbody th')].flatMap({BROKEN})") == []
+    titles = "t => t.getBoundingClientRect().right <= t.ownerSVGElement.getBoundingClientRect().right + 1"
+    assert view.evaluate(f"[...document.querySelectorAll('.xtitle')].every({titles})")
     view.context.close()
 
 

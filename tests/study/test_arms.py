@@ -109,6 +109,8 @@ def test_a_study_grows_but_does_not_change():
     assert larger.seeds == (0, 1) and larger.fractions == (10.0, 100.0)
     with pytest.raises(ValueError, match=r"recipe was another \(recipe: epochs was 2\.0, is 3\.0"):
         extended(study(), study(recipe=Recipe(epochs=3, betas=(0.8, 0.9))))
+    with pytest.raises(ValueError, match=r"budget, data_options was another \(budget was epochs, is steps; data_opt"):
+        extended(study(budget="epochs", data_options={"img_size": 64}), study())
     with pytest.raises(ValueError, match="arm deit_nano was another"):
         extended(study(), study(arms=(Arm("deit_nano", "deit_nano", {"patch_size": 8}),)))
 

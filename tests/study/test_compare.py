@@ -1,6 +1,7 @@
 """A study in this process: what runs, what is reused, what happens to the others when one fails."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from softbias.study import worker
 from softbias.study.compare import run_study
 from softbias.study.frame import COLUMNS, runs_frame
 from softbias.study.progress import Quiet
+from softbias.study.spec import write_study
 
 from .small_studies import SHORT, outcome
 
@@ -141,6 +143,15 @@ def test_the_library_returns_a_table_and_names_the_study(pictures, tmp_path, mon
     assert list(again["run"]) == list(frame["run"])
     with pytest.raises(ValueError, match=r"studies/bright holds a study already, and its recipe was another"):
         softbias.compare(pictures, "deit_nano", seeds=1, device="cpu", lr=0.5)
+
+
+def test_a_study_keeps_its_words_and_its_published_numbers_when_an_arm_is_added(little_study, tmp_path):
+    number = {"data": "bright", "arm": "deit_nano", "fraction": 100.0, "metric": "accuracy", "value": 0.9, "note": "table 2"}
+    words = {"title": "A title", "question": "Why?", "source": "somebody", "notes": ("so it is",), "published": (number,)}
+    write_study(replace(little_study("deit_nano"), **words), tmp_path)
+    grown = little_study("convit_nano", out=tmp_path)
+    assert [arm.name for arm in grown.arms] == ["deit_nano", "convit_nano"]
+    assert {name: getattr(grown, name) for name in words} == words
 
 
 def test_loose_runs_are_named_by_what_differs(pictures, tmp_path):

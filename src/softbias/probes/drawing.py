@@ -163,7 +163,8 @@ def bars(
         one.set_xlim(-0.6, len(groups) - 0.4)
         one.set_xlabel(across, fontsize=8)
         one.set_title(str(kind).replace("_", " "), fontsize=9)
-        one.set_ylim(bottom=0)
+    for one in axes:  # one quantity, so one scale
+        one.set_ylim(0, max(other.get_ylim()[1] for other in axes))
     axes[0].set_ylabel(title, fontsize=8)
     axes[-1].legend(fontsize=7, frameon=False)
     return [save(figure, folder, stem)]

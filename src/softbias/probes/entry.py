@@ -41,7 +41,10 @@ def at_size(subject: Subject, size: tuple[int, int]) -> Subject:
     """The same model for pictures of another size, or a NoNativeEntryError that says why not."""
     model: Any = unwrap(subject.model)
     if isinstance(getattr(model, "spec", None), Spec):
-        return subject.with_model(resize(model, size))
+        try:
+            return subject.with_model(resize(model, size))
+        except ValueError as error:  # such as a mask whose rank is above the number of patches of a small picture
+            raise NoNativeEntryError(f"{subject.name} cannot be brought to {size[0]} × {size[1]} px: {error}") from error
     if isinstance(model, HuggingFaceClassifier):
         return subject.with_model(AnySize(model))
     if hasattr(model, "set_input_size"):  # timm's transformers

@@ -126,7 +126,7 @@ def seeds(arm: str, runs: pd.DataFrame) -> list[str]:
 
 
 def theirs(row: Any) -> str:
-    return f"<b>published</b>: {row.arm}, {row.data}, {part(row.fraction)}<br>{row.value:.1f} %<br>{row.note}"
+    return f"<b>published</b>: {row.arm}, {row.data}, {part(row.fraction)}<br>{row.printed} %<br>{row.note}"
 
 
 def hover(row: Any) -> str:

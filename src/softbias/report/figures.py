@@ -128,7 +128,7 @@ def differences(material: Material, comparisons: pd.DataFrame, data: str) -> Cha
     return Chart(
         key=f"differences-{slug(data)}",
         title="Differences with both intervals",
-        x_title="difference in percentage points",
+        x_title="points",
         y_title="",
         series=series,
         table=rows,

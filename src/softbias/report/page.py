@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
 from softbias.report import figures, figures_of_runs, tables
 from softbias.report.chart import COLORS, PALETTE, Chart, color_of, dash_of, marker_of, shortened
@@ -20,7 +22,7 @@ from softbias.report.measured import measured_after
 from softbias.report.provenance import commands, facts, notes, notices, run_rows
 from softbias.report.static import png, size_on_page
 from softbias.report.tables import Table, latex
-from softbias.study.headline import RULES
+from softbias.study.headline import RULES, each
 from softbias.study.statistics import ALL_PAIRS_UP_TO, compare_arms, curve_fits, headline, matching_data, summarize
 from softbias.training.galleries import data_uri
 from softbias.training.run import write_text
@@ -78,9 +80,9 @@ def section(
 ) -> dict[str, Any]:
     """Everything about one data set. `charts` and `tables` hold them all once more, for writing them to files."""
     fractions = material.fractions(data)
-    near = published[
-        published["metric"].isin(METRICS) & (published["data"].isin([data]) | ~published["data"].isin(material.sets))
-    ]
+    theirs = published[published["metric"].isin(METRICS)]
+    same = theirs[theirs["data"] == data]  # those of sets that are not here stand beside a set that has none of its own
+    near = same if len(same) else theirs[~theirs["data"].isin(material.sets)]
     main = efficiency(material, summary, near, data)
     fitted = figures.fitted(material, fits, data)
     forest = figures.differences(material, comparisons, data)
@@ -107,7 +109,7 @@ def section(
 
 
 def read_published(material: Material) -> pd.DataFrame:
-    """data, arm, fraction, metric, value in percent, note."""
+    """data, arm, fraction, metric, value in percent, note; and printed: the value with all of its digits."""
     rows = []
     for number in material.study.get("published") or []:
         value, metric = float(number["value"]), str(number.get("metric", "accuracy"))
@@ -116,7 +118,18 @@ def read_published(material: Material) -> pd.DataFrame:
             {"data": number.get("data", ""), "arm": number.get("arm", ""), "fraction": float(number.get("fraction", 100))}
             | {"metric": metric, "value": value, "note": str(number.get("note", ""))}
         )
-    return pd.DataFrame(rows, columns=["data", "arm", "fraction", "metric", "value", "note"])
+    table = pd.DataFrame(rows, columns=["data", "arm", "fraction", "metric", "value", "note"])
+    digits = {metric: max(map(decimals, cell["value"])) for metric, cell in table.groupby("metric")}
+    return table.assign(printed=[f"{row.value:.{digits[row.metric]}f}" for row in each(table)])
+
+
+def decimals(value: float) -> int:
+    """How many digits a number has behind the point, four at most; a table gives all of its numbers the same.
+
+    >>> decimals(83.13), decimals(70.0), decimals(100 * 0.123)
+    (2, 0, 1)
+    """
+    return len(f"{value:.4f}".rstrip("0").split(".")[1])
 
 
 def render(
@@ -128,7 +141,6 @@ def render(
     folder: Path,
 ) -> str:
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
     environment = Environment(
@@ -144,6 +156,7 @@ def render(
         toggle=True,
         colors=COLORS,
         short=lambda name: shortened(name, 34),
+        breakable=breakable,
         title=material.study.get("title") or material.study.get("name") or f"{len(material.runs)} runs compared",
         question=material.study.get("question") or "",
         source=material.study.get("source") or "",
@@ -180,6 +193,15 @@ def render(
         before, after = html.split(mark)
         html = before + text + after
     return html
+
+
+def breakable(text: str) -> Markup:
+    """A name that a narrow column may break after "_", "@" and "/", and nowhere else.
+
+    >>> str(breakable("deit_nano@lr=1e-3<"))
+    'deit_<wbr>nano@<wbr>lr=1e-3&lt;'
+    """
+    return Markup("<wbr>").join(re.split(r"(?<=[_@/])", text))
 
 
 def study_file(material: Material) -> str:

@@ -10,9 +10,10 @@ from typing import Any
 import pandas as pd
 
 from softbias.report.gathering import Material, read_json
-from softbias.study.headline import each, listed
+from softbias.study.headline import amount, each, listed
 from softbias.training.page import VERSIONS
 from softbias.training.printed import duration
+from softbias.training.run import RunDirectory
 
 REPLACED = "the embedded set"  # a study that had to do without its own data says so in a note with these words
 BUDGETS = {
@@ -27,11 +28,13 @@ def notices(material: Material) -> list[str]:
     found = [note for note in all_notes(material) if REPLACED in note]
     published = {str(number.get("data")) for number in material.study.get("published") or []}
     foreign = sorted(published - set(material.sets) - {"None", ""})
-    if foreign:
+    without = [data for data in material.sets if data not in published]
+    if foreign and without:
         found.append(
-            f"The published numbers are of {listed(foreign)}, ours of {listed(material.sets)}: they stand side by side, but "
+            f"The published numbers are of {listed(foreign)}, ours of {listed(without)}: they stand side by side, but "
             "cannot be compared."
         )
+    found += below_pixels(material)
     missing = incomplete(material)
     if missing:
         found.append(missing)
@@ -39,6 +42,26 @@ def notices(material: Material) -> list[str]:
     if twice > 0:
         found.append(f"{twice} finished run{'s are' if twice > 1 else ' is'} left out: without test scores, or there twice.")
     return found
+
+
+def below_pixels(material: Material) -> list[str]:
+    """A sentence for every set on which no model is as good as a logistic regression on pixels."""
+    said = []
+    for data in material.sets:
+        there = []
+        for fraction in material.fractions(data):
+            cell = material.runs[(material.runs["data"] == data) & (material.runs["fraction"] == fraction)]
+            pixels = pd.to_numeric(cell["baseline_accuracy"]).mean()  # nan, and never more, where there is none
+            best = cell.groupby("arm")["accuracy"].mean().max()
+            there += [f"{amount(fraction)} {100 * best:.1f} against {100 * pixels:.1f} %"] if best < pixels else []
+        if there:
+            there = there if len(there) < 4 else [there[0], f"so on to {there[-1]}"]
+            said.append(
+                f"On {data} the best model is below a logistic regression on raw pixels, {listed(there)}: these models were "
+                "trained for too short a time, or on too few pictures, and what tells them apart here may not hold where they "
+                "do better."
+            )
+    return said
 
 
 def all_notes(material: Material) -> list[str]:
@@ -82,6 +105,7 @@ def facts(material: Material) -> list[tuple[str, str]]:
         rows += [("Tuning", text)]
     elif budget:
         rows += [("Tuning", "none: every arm was trained with the same recipe")]
+    rows += [("Recipe", text) for text in [recipes(material)] if text]
     where = distinct(
         f"{one.get('hardware')} ({one.get('device')}, threads: {one.get('threads')})" for one in environments if one
     )
@@ -91,6 +115,20 @@ def facts(material: Material) -> list[tuple[str, str]]:
     rows += [("Versions", ", ".join(text for text in versions if not text.endswith(" ")))]
     rows += [("Source", f"git {text}") for text in [distinct(one.get("git") for one in environments)] if text]
     return rows
+
+
+def recipes(material: Material) -> str:
+    """How the compared runs were trained, with the steps they took."""
+    found = dict[str, list[int]]()
+    for row in each(material.runs):
+        try:
+            one = RunDirectory(Path(row.run)).spec().recipe
+        except (OSError, ValueError):  # of another version, perhaps; the scores are what a report is about
+            continue
+        text = f"{one.optimizer}, learning rate {one.peak_lr():.3g} ({one.schedule}), weight decay {one.weight_decay:g}"
+        found.setdefault(f"{text}, batch {one.batch_size}", []).append(int(row.steps))
+    ends = [(text, min(steps), max(steps)) for text, steps in found.items()]
+    return "; ".join(f"{text}, {low:,}{f' to {high:,}' if high > low else ''} steps" for text, low, high in ends)
 
 
 def distinct(values: Iterable[Any]) -> str:
@@ -104,7 +142,7 @@ def commands(material: Material) -> list[str]:
         few = " ".join(shown(place) for place in material.places[:3])
         return [f"softbias report {few}{' …' if len(material.places) > 3 else ''}"]
     place = shown(material.folder)
-    again = [f"softbias study {place}/study.yaml"] if (material.folder / "study.yaml").is_file() else []
+    again = [f"softbias study {place}"] if (material.folder / "study.yaml").is_file() else []
     return [*again, f"softbias report {place}"]
 
 

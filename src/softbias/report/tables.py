@@ -48,7 +48,8 @@ def line(*cells: str | Cell) -> list[Cell]:
 def latex(table: Table) -> str:
     """The table with what is needed around it; needs \\usepackage{booktabs}."""
     columns = "l" * table.named + "r" * (len(table.head) - table.named)
-    lines = [r"\begin{table}", r"  \centering", f"  \\caption{{{escaped(table.caption)}}}", f"  \\label{{tab:{table.key}}}"]
+    caption = f"{table.caption}. {table.note}" if table.note else table.caption
+    lines = [r"\begin{table}", r"  \centering", f"  \\caption{{{escaped(caption)}}}", f"  \\label{{tab:{table.key}}}"]
     lines += [f"  \\begin{{tabular}}{{{columns}}}", r"    \toprule", f"    {joined(table.head)}", r"    \midrule"]
     lines += [f"    {joined([one_line(cell) for cell in row])}" for row in table.rows]
     return "\n".join([*lines, r"    \bottomrule", r"  \end{tabular}", r"\end{table}", ""])
@@ -91,12 +92,12 @@ def span(low: float, high: float, *, sign: bool = False) -> str:
 
 def points(value: float, sign: bool = True) -> str:
     """
-    >>> points(-0.021), points(0.5, sign=False), points(float("nan"))
-    ('−2.1', '50.0', '–')
+    >>> points(-0.021), points(-0.0001), points(0.5, sign=False), points(float("nan"))
+    ('−2.1', '+0.0', '50.0', '–')
     """
     if not np.isfinite(value):
         return "–"
-    return f"{100 * value:{'+' if sign else ''}.1f}".replace("-", "−")
+    return f"{100 * value:{'+' if sign else ''}z.1f}".replace("-", "−")
 
 
 def accuracy_table(material: Material, summary: pd.DataFrame, data: str) -> Table:
@@ -121,7 +122,7 @@ def accuracy_table(material: Material, summary: pd.DataFrame, data: str) -> Tabl
     if np.isfinite(pixels).any():  # large sets have no baseline
         rows.append([Cell("raw-pixel baseline"), *(Cell(points(float(value), sign=False)) for value in pixels)])
     head = ["model", *("all data" if fraction >= 100 else f"{fraction:g} % of the data" for fraction in fractions)]
-    note = "Test accuracy in percent, ± 95 % t interval over n seeds; below it the 95 % interval over test pictures (Wilson)."
+    note = "± is the 95 % t interval over n seeds, “pictures” the 95 % interval over test pictures (Wilson)."
     return Table(f"accuracy-{data}", f"Test accuracy on {data}, percent", head, rows, note)
 
 
@@ -147,13 +148,20 @@ def difference_table(comparisons: pd.DataFrame, data: str) -> Table:
         )
     head = ["pair", "difference", "95 % over seeds", "95 % over pictures", "p (Holm)", "detectable", "shown"]
     caption = f"Paired differences in test accuracy on {data}, percentage points"
-    return Table(f"differences-{data}", caption, head, rows, marked=marked)
+    tests = int(comparisons["family"].max()) if len(comparisons) else 0
+    note = (
+        "95 % t interval over seeds, in pairs; 95 % bootstrap interval over test pictures, in pairs; p of the paired t test "
+        f"over seeds, corrected by Holm over {tests} comparison{'s' if tests != 1 else ''}; detectable with a power of 80 %."
+    )
+    return Table(f"differences-{data}", caption, head, rows, note, marked=marked)
 
 
 def matching_table(matching: pd.DataFrame, data: str) -> Table:
     rows = []
     for row in each(matching[matching["data"] == data]):
         times = f"{row.needed / row.fraction:.1f} ×" if np.isfinite(row.needed) else "–"
+        if row.needed == np.inf:
+            times = f"> {row.largest / row.fraction:.3g} ×"
         rows.append(
             line(
                 row.arm,
@@ -169,18 +177,18 @@ def matching_table(matching: pd.DataFrame, data: str) -> Table:
     return Table(f"matching-{data}", f"Data needed to match on {data}, interpolated", head, rows)
 
 
-def share(value: float, row: Any) -> str:
+def share(value: float, row: Any, digits: int = 3) -> str:
     if np.isnan(value):
         return "–"
     if np.isinf(value):
         return f"> {row.largest:g} %" if value > 0 else f"< {row.smallest:g} %"
-    return f"{value:.3g} %"
+    return f"{value:.{digits if value < 99.5 else 3}g} %"
 
 
 def bounds(row: Any) -> str:
     if np.isnan(row.low):
         return "–"
-    low, high = share(row.low, row), share(row.high, row)
+    low, high = (share(edge, row, digits=2) for edge in (row.low, row.high))  # they are drawn, and no better known
     return low if low == high else f"{low} to {high}"
 
 
@@ -190,7 +198,7 @@ def fit_table(material: Material, fits: dict[tuple[str, str], Fitted], data: str
         fit = fits.get((data, arm))
         if fit is not None:
             floor = f"{100 * fit.c:.1f} %" if fit.c else "0 (not fitted)"
-            exponent = f"{fit.b:.3f} ({fit.b_interval[0]:.3f} to {fit.b_interval[1]:.3f})".replace("-", "−")
+            exponent = f"{fit.b:z.3f} ({fit.b_interval[0]:z.3f} to {fit.b_interval[1]:z.3f})".replace("-", "−")
             known = fit.b_interval[0] > 0 and not fit.c  # otherwise more data may not help at all, or not that far
             times = 2 ** min(1 / fit.b, 10) if known else float("nan")
             halved = "–" if not known else f"{times:.3g} ×" if times <= 100 else "> 100 ×"
@@ -260,7 +268,7 @@ def published_table(material: Material, published: pd.DataFrame, summary: pd.Dat
                 str(row.data),
                 f"{row.fraction:g} %",
                 str(row.metric),
-                f"{row.value:.3g}",
+                str(row.printed),
                 mine,
                 str(row.note),
             )

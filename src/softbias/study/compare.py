@@ -194,9 +194,10 @@ def study_for(
     if old is None:
         return new
     try:
-        return replace(extended(old, new), title=old.title, question=old.question, source=old.source, notes=old.notes)
+        kept = {name: getattr(old, name) for name in ("title", "question", "source", "published", "notes")}
+        return replace(extended(old, new), **kept)
     except ValueError as error:
-        raise ValueError(f"{folder} holds a study already, and {error}; choose another --out") from error
+        raise ValueError(f"{folder} holds a study already, and {error}; give what it had, or choose another --out") from error
 
 
 def base_recipe(

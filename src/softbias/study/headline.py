@@ -127,7 +127,7 @@ def listed(names: Iterable[str]) -> str:
 
 def p_value(p: float) -> str:
     """
-    >>> p_value(0.0321), p_value(0.00001), p_value(1.0)
-    ('p = 0.032', 'p < 0.001', 'p = 1')
+    >>> p_value(0.0321), p_value(0.1017), p_value(0.00001), p_value(1.0)
+    ('p = 0.032', 'p = 0.10', 'p < 0.001', 'p = 1')
     """
-    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+    return "p < 0.001" if p < 0.001 else "p = 1" if p >= 0.995 else f"p = {p:#.2g}"

@@ -19,6 +19,9 @@ from softbias.study.worker import forget_earlier_runs, load_once
 from softbias.training.run import RunDirectory, RunSpec
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from softbias.data.dataset import Dataset
 
 STEPS, WARM_UP, LONGEST = 20, 3, 15.0  # steps that are made, those of them that only warm up, and the seconds they may take
@@ -67,15 +70,14 @@ def seconds_of(spec: RunSpec, pictures: Dataset, pace: float, *, baseline: bool)
         evaluated += len(split.val) * min(math.ceil(steps / per_epoch), EVALUATIONS)
     seconds = steps * pace + evaluated * FORWARD * pace / batch + EACH
     if baseline and split.test is not None and spec.recipe.objective == "supervised":
-        seconds += regression_seconds(pictures, count)
+        seconds += regression_seconds(pictures, split.train)
     return seconds
 
 
-def regression_seconds(pictures: Dataset, count: int) -> float:
+def regression_seconds(pictures: Dataset, train: NDArray[np.int64]) -> float:
     """The baseline's, which leaves large sets out."""
-    from softbias.training.baseline import MOST, pixel_features
+    from softbias.training.baseline import can_be_fitted, pixel_features
 
-    classes = len(pictures.class_names)
-    if count > MOST or count * classes > 2_000_000:
+    if not can_be_fitted(pictures, train):
         return 0.0
-    return REGRESSION * count * pixel_features(pictures.images[:8]).shape[1] * classes
+    return REGRESSION * len(train) * pixel_features(pictures.images[:8]).shape[1] * len(pictures.class_names)

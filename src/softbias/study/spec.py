@@ -108,16 +108,18 @@ class StudySpec:
 
 def extended(old: StudySpec, new: StudySpec) -> StudySpec:
     """The old study with what the new one has more; other settings must be the same."""
-    different = [
-        name for name in ("recipe", "budget", "tune", "data_options", "store") if getattr(old, name) != getattr(new, name)
-    ]
+    plain = ("budget", "tune", "data_options", "store")
+    different = [name for name in ("recipe", *plain) if getattr(old, name) != getattr(new, name)]
     arms = {arm.name: arm for arm in old.arms}
     different += [f"arm {arm.name}" for arm in new.arms if arms.setdefault(arm.name, arm) != arm]
     if different:
         changes = differences(old.recipe.to_dict(), new.recipe.to_dict())
         more = f"; and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
-        told = f" (recipe: {'; '.join(changes[:SHOWN])}{more})" if changes else ""
-        raise ValueError(f"its {', '.join(different)} was another{told}")
+        before, after = ({name: plain_value(getattr(one, name)) for name in plain} for one in (old, new))
+        told = differences(before, after)
+        told += [f"recipe: {'; '.join(changes[:SHOWN])}{more}"] if changes else []
+        why = f" ({'; '.join(told)})" if told else ""
+        raise ValueError(f"its {', '.join(different)} was another{why}")
     return replace(
         new,
         data=tuple(dict.fromkeys((*old.data, *new.data))),

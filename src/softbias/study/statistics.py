@@ -73,11 +73,20 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
         row["sd"] = scores.std(ddof=1) if len(scores) > 1 else np.nan
         row["seeds_low"], row["seeds_high"] = t_interval(scores)
         row["boot_low"], row["boot_high"] = bootstrap_interval(scores) if len(scores) >= BOOTSTRAP_FROM else NONE
-        row["images_low"], row["images_high"] = wilson(round(scores.mean() * n_test), n_test) if n_test else NONE
+        row["images_low"], row["images_high"] = images_interval(float(scores.mean()), n_test) if n_test else NONE
         row |= {name: cell[name].iloc[0] for name in SAME if name in cell}
         row |= {name: pd.to_numeric(cell[name]).mean() for name in MEANS if name in cell}
         made.append(row)
     return pd.DataFrame(made)
+
+
+def images_interval(share: float, n: int) -> Interval:
+    """Wilson's interval for a mean over seeds, which may lie between two counts.
+
+    >>> [round(edge, 4) for edge in images_interval(0.6845, 1000)]
+    [0.655, 0.7126]
+    """
+    return wilson(round(share * n, 6), n)
 
 
 def read_correct(run: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None:

@@ -15,11 +15,13 @@ Probabilities = NDArray[np.float32]
 Labels = NDArray[np.int64]
 
 
-def wilson(right: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+def wilson(right: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Wilson's interval for a share: never outside [0, 1], and right also near its ends.
 
     >>> [round(float(edge), 3) for edge in wilson(90, 100)]
     [0.826, 0.945]
+
+    `right` is a count, or its mean over several runs.
     """
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     share = right / n

@@ -10,13 +10,13 @@ import pandas
 import torch
 
 from softbias.bench.regularization import STEPS, Candidate, pictures
-from softbias.bench.throughput import Setting, environment, side_by_side
+from softbias.bench.throughput import Setting, side_by_side
 from softbias.bench.timing import interleaved, ratio
 from softbias.models import create_model
 from softbias.study.catalogue.measuring import FOLDER, Point, arms_in_order, compared_runs, draw_beside, write_table
 from softbias.study.catalogue.named import Measured
 from softbias.study.spec import Arm, read_study
-from softbias.training.run import RunDirectory
+from softbias.training.run import RunDirectory, environment
 
 
 def arms_and_size(folder: Path) -> tuple[list[Arm], int]:

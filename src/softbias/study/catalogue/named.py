@@ -76,13 +76,15 @@ class NamedStudy:
             raise unknown_name("scale", scale, SCALES)
         bare = self.build(scale)
         by_name = {arm.name: arm for arm in bare.arms}
+        left_out = {*by_name} - {*some(arms, by_name, "arm")}, {*bare.data} - {*some(data, bare.data, "set")}
         bare = replace(
             bare, arms=tuple(by_name[name] for name in some(arms, by_name, "arm")), data=some(data, bare.data, "set")
         )
+        numbers = (one for one in self.published if one["arm"] not in left_out[0] and one["data"] not in left_out[1])
         notes = [f"This study can show: {self.can}", f"It cannot show: {self.cannot}", *bare.notes]
         spec = replace(
             bare, name=f"{self.name}-{scale}", title=f"{self.title} ({scale} scale)", question=self.question,
-            source=self.source, published=self.published, seeds=seeds or bare.seeds,
+            source=self.source, published=tuple(numbers), seeds=seeds or bare.seeds,
         )  # fmt: skip
         if data_dir is not None:
             spec = replace(spec, data_options={**spec.data_options, "data_dir": str(data_dir)})
