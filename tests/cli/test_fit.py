@@ -91,7 +91,9 @@ def test_resuming_a_finished_run_is_quick_and_leaves_it_alone(run, capsys):
 
 def test_a_folder_that_holds_a_run_is_refused(run, pictures, capsys):
     said = fails(capsys, "fit", pictures, "--out", run, *SHORT)
-    assert said == f"{run} holds a finished run; --resume continues it, or choose another --out"
+    assert said == f"{run} holds a finished run: choose another --out, or softbias runs delete {run}"
+    said = fails(capsys, "fit", "no-such-folder", "--out", run)
+    assert "holds a finished run" in said, "the folder is looked at before the pictures are"
 
 
 def test_resuming_with_other_settings_shows_the_difference(run, pictures, capsys):
@@ -169,16 +171,21 @@ def test_settings_that_cannot_be_trained_do_not_occupy_the_folder(pictures, tmp_
 
 MISTAKES = {
     ("fit",): "which pictures? softbias fit DATA",
-    ("fit", "no-such-folder"): "no-such-folder is neither a file or folder nor a named set",
+    ("fit", "no-such-folder"): "there is no file or folder 'no-such-folder' in ",
+    ("fit", "no-such-folder", "--model", "convit_nan"): "did you mean 'convit_nano'?",  # before pictures are looked for
+    ("fit", "no-such-folder", "--recipe.epochs", "many"): "--recipe.epochs cannot be 'many': it takes a number",
     ("fit", "fashoin"): "did you mean 'fashion'?",
     ("fit", "fashion", "--recipe", "smal"): "there is no recipe 'smal'; did you mean 'small'?",
     ("fit", "fashion", "--recipe.wieght-decay", "1"): "did you mean --recipe.weight_decay?",
-    ("fit", "fashion", "--recipe.lr", "fast"): "--recipe.lr: could not convert string to float: 'fast'",
+    ("fit", "fashion", "--recipe.lr", "fast"): "--recipe.lr cannot be 'fast': it takes a number",
+    ("fit", "fashion", "--epochs", "3"): "Unrecognized options: --epochs, 3; perhaps you meant --recipe.epochs;",
+    ("fit", "fashion", "--batch-size=8"): "perhaps you meant --recipe.batch-size;",
+    ("fit", "fashion", "cifar10"): "there is no place for 'cifar10'",
     ("fit", "fashion", "--recipe.epochs", "-1"): "epochs must be at least 0.0, but epochs=-1.0",
     ("fit", "fashion", "--recipe.betas", "0.9"): "Expected 2 values",
-    ("fit", "fashion", "--seed", "x"): "--seed cannot be 'x'",
+    ("fit", "fashion", "--seed", "x"): "--seed cannot be 'x': it takes a whole number",
     ("fit", "fashion", "--modle", "x"): "perhaps you meant --model",
-    ("fit", "fashion", "--fit", "squeeze"): "invalid choice 'squeeze'",
+    ("fit", "fashion", "--fit", "squeeze"): "--fit cannot be 'squeeze': it takes crop, pad or stretch",
     ("fit", "fashion", "--model", "convit_nan", "--recipe", "quick", "--device", "cpu"): "did you mean 'convit_nano'?",
     ("fit", "fashion", "--model-option", "patch"): "--model-option takes NAME=VALUE",
     ("fit", "fashion", "--pretrained"): "--pretrained is for timm's models",
@@ -188,6 +195,7 @@ MISTAKES = {
     ("fit", "fashion", "--config", "nowhere.yaml"): "the config nowhere.yaml cannot be read",
     ("fit", "fashion", "--skip-broken"): "skip_broken is for your own pictures",
     ("fti", "fashion"): "there is no command 'fti'; did you mean 'fit'?",
+    ("train", "fashion"): "there is no command 'train'; what it does elsewhere is softbias fit here",
     ("data", "chekc", "x"): "did you mean 'data check'?",
 }
 
@@ -198,6 +206,14 @@ def test_a_mistake_is_one_clear_line(arguments, capsys, tmp_path, monkeypatch):
     said = fails(capsys, *arguments)
     assert MISTAKES[arguments] in said and "\n" not in said
     assert not list(tmp_path.glob("runs/*/config.yaml"))
+
+
+def test_a_folder_whose_name_was_cut_short_or_misspelled_is_suggested(tmp_path, capsys, monkeypatch):
+    (tmp_path / "my photos (2024)").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for name in ("my photos", "my fotos (2024)"):
+        said = fails(capsys, "fit", name)
+        assert said.startswith(f"there is no file or folder {name!r} in {tmp_path}; did you mean 'my photos (2024)'? Sets by")
 
 
 def test_pictures_that_cannot_make_a_classifier(pictures, tmp_path, capsys):

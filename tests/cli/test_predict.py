@@ -65,10 +65,36 @@ def test_evaluate_shows_scores_on_other_pictures_by_the_names_of_their_classes(r
         shutil.copytree(pictures / name, tmp_path / "others" / name)
     assert main(["evaluate", str(run), "--data", str(tmp_path / "others")]) == 0
     printed = capsys.readouterr().out
-    assert "others, all" in printed and "n = 40" in printed and "Accuracy" in printed
+    assert "others, all" in printed and "n = 40 pictures" in printed and "Accuracy" in printed
+    assert "learned from" not in printed and "the split was made" not in printed
     (tmp_path / "others" / "green").rename(tmp_path / "others" / "grün")
     assert main(["evaluate", str(run), "--data", str(tmp_path / "others")]) == 2
     assert "classes that the model does not know: grün; it knows blue, green, red" in capsys.readouterr().err
+
+
+def test_evaluate_says_how_many_of_the_pictures_were_learned_from(run, pictures, capsys):
+    assert main(["evaluate", str(run), "--data", str(pictures)]) == 0
+    printed = capsys.readouterr().out
+    assert "42 of these 60 pictures were learned from: what follows is no test" in printed and "test pictures" not in printed
+    assert main(["evaluate", str(run), "--data", str(pictures), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["learned_from"] == 42
+    assert main(["evaluate", str(run)]) == 0
+    assert "n = 12 test pictures" in capsys.readouterr().out
+
+
+def test_evaluate_elsewhere_says_where_the_pictures_are_missing(run, tmp_path, capsys, monkeypatch):
+    moved = tmp_path / "run"
+    shutil.copytree(run, moved)
+    (moved / "config.yaml").write_text(
+        (run / "config.yaml").read_text().replace(f"data: {config_data(run)}", "data: my photos")
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate", str(moved)]) == 2
+    assert f"the run's pictures, 'my photos', are not in {tmp_path}: go to the folder" in capsys.readouterr().err
+
+
+def config_data(run) -> str:
+    return json.loads((run / "summary.json").read_text())["data"]
 
 
 def test_evaluate_of_a_pretext_run_turns_the_pictures(pictures, tmp_path, capsys, no_page):
@@ -110,14 +136,19 @@ MISTAKES = {
     ("predict", "RUN", "x.png", "--threshold", "2"): "threshold lie in [0, 1]",
     ("predict", "EMPTY", "x.png"): "there is no model in ",
     ("evaluate", "EMPTY"): "is not a run that knows its pictures; name some with --data",
-    ("evaluate", "RUN", "--split", "dev"): "invalid choice 'dev'",
+    ("evaluate", "RUN", "--split", "dev"): "--split cannot be 'dev': it takes all, test, train or val",
+    ("evaluate", "RUN", "PICTURES"): "perhaps you meant --data, for other pictures than the run's own",
+    ("predict", "RUN", "x.png", "--batch", "many"): "--batch cannot be 'many': it takes a whole number",
+    ("predict", "RUN", "RUN/report.html", "--out", "/proc/nowhere/p.csv"): "softbias: /proc/nowhere: No such file or directory",
+    ("predict", "RUNS", "x.png"): "it holds runs; give one of them: ",
+    ("export", "RUN", "a.onnx", "--out", "b.onnx"): "which file? a.onnx or --out b.onnx",
     ("export", "RUN", "model.pt"): "an ONNX file is named *.onnx",
 }
 
 
 @pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
 def test_a_mistake_is_one_clear_line(arguments, run, tmp_path, capsys):
-    places = {"RUN": str(run), "EMPTY": str(tmp_path)}
+    places = {"RUN": str(run), "RUNS": str(run.parent), "EMPTY": str(tmp_path)}
     assert main([places.get(argument, argument) for argument in arguments]) == 2
     said = capsys.readouterr().err
     assert MISTAKES[arguments] in said and said.count("\n") == 1

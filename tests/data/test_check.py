@@ -149,6 +149,18 @@ def test_copies_in_a_set_without_splits_are_a_warning_about_the_split_to_come(tm
     assert report.fit_to_train
 
 
+def test_a_copy_in_another_class_is_not_told_again_as_a_copy(tmp_path):
+    root = make(tmp_path / "flat", {"cat": 12, "dog": 12})
+    (root / "dog/again.png").write_bytes((root / "cat/3.png").read_bytes())
+    found = kinds(check(root))
+    assert found["exact label conflict"].files == ("dog/again.png = cat/3.png",) and "exact copies" not in found
+
+
+def test_a_set_that_cannot_be_listed_is_not_said_to_have_no_pictures(tmp_path):
+    root = make(tmp_path / "flat", {"cat": 3})
+    assert not any("0 pictures" in line for line in check(root / "cat").lines())
+
+
 def test_imbalance_and_classes_with_few_pictures_are_warnings(tmp_path):
     report = check(make(tmp_path / "flat", {"cat": 40, "dog": 12, "owl": 4}))
     assert report.imbalance == 10

@@ -47,6 +47,17 @@ def test_split_folders_are_kept_under_their_usual_names(tmp_path, val):
     assert listing.class_names == ("a", "b")
 
 
+def test_class_folders_that_all_hold_the_same_folders_are_remarked_upon(tmp_path):
+    years = tree(tmp_path / "years", *(f"{year}/{kind}/1.jpg" for year in (2021, 2022) for kind in ("cat", "dog")))
+    listing = list_folder(years)
+    assert listing.class_names == ("2021", "2022")
+    assert "the classes are 2021, 2022" in listing.notes[0] and "each of them holds cat, dog: if those are" in listing.notes[0]
+    other = tree(tmp_path / "other", "cat/a/1.jpg", "cat/b/1.jpg", "dog/a/1.jpg", "dog/c/1.jpg")
+    assert list_folder(other).notes == ()  # one name in common may be chance
+    loose = tree(tmp_path / "loose", "cat/a/1.jpg", "cat/b/1.jpg", "cat/2.jpg", "dog/a/1.jpg", "dog/b/1.jpg")
+    assert list_folder(loose).notes == ()
+
+
 def test_two_comes_before_ten():
     assert sorted(["b10", "b9", "a", "B2", "b"], key=natural) == ["a", "b", "B2", "b9", "b10"]
     assert sorted(["1a", "a1", "", "01"], key=natural) == ["", "01", "1a", "a1"]
@@ -231,6 +242,17 @@ def test_tables_that_do_not_match_are_refused_with_the_line(tmp_path, text, mess
     (tmp_path / "set.csv").write_text(text)
     with pytest.raises(ValueError, match=message):
         list_csv(tmp_path / "set.csv")
+
+
+def test_a_table_that_is_not_utf8_says_so_where_it_matters(tmp_path):
+    tree(tmp_path, "rosé/1.jpg", "dog/1.jpg")
+    text = "path,label\nrosé/1.jpg,rose\ndog/1.jpg,dog\n"
+    (tmp_path / "old.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"1 of 2 pictures not found: ros.{1,3}/1\.jpg; the file is not in UTF-8: save it so"):
+        list_csv(tmp_path / "old.csv")
+    (tmp_path / "excel.csv").write_bytes(text.encode("utf-16"))
+    with pytest.raises(ValueError, match=r"excel\.csv is UTF-16: save it as CSV in UTF-8"):
+        list_csv(tmp_path / "excel.csv")
 
 
 def test_a_missing_table_is_a_value_error(tmp_path):

@@ -145,6 +145,12 @@ def test_the_page_asks_nothing_from_outside_and_escapes_names(models, tmp_path):
         seen.save(tmp_path / "x.pdf")
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_picture_whose_name_the_font_cannot_write_is_drawn_without_a_warning(models, tmp_path):
+    picture().save(tmp_path / "pétunia 🌸.png")
+    assert softbias.explain(models / "convit_nano", tmp_path / "pétunia 🌸.png").save(tmp_path / "seen.png").is_file()
+
+
 def test_what_is_negative_is_blue_and_the_strongest_is_lightest():
     colors = colored(np.array([[0.0, 0.5, 1.0, -1.0]]))[0].astype(int)
     assert colors[0].sum() < 10 and colors[2].sum() > colors[1].sum() > 100

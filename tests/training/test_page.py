@@ -139,16 +139,33 @@ def test_the_galleries_pick_their_pictures_and_show_them(tmp_path):
     assert [shown_picture(card) for card in mistakes] == [color(place + 2) for place in (1, 3, 2)]
     assert [shown_picture(card) for card in doubtful] == [color(1 + 2)]
     assert [shown_picture(card) for card in hesitant] == [color(place + 2) for place in (4, 2, 0, 3, 1, 5)]
-    assert "predicted 98.5 % dog labeled 0.5 % cat test/photo 1.jpg" in text_of(mistakes[0])
-    assert "first, as labeled 34.5 % owl second 33.5 % cat test/photo 4.jpg" in text_of(hesitant[0])
+    assert "predicted 98.5 % dog labeled 0.5 % cat photo 1.jpg" in text_of(mistakes[0])
+    assert "first, as labeled 34.5 % owl second 33.5 % cat photo 4.jpg" in text_of(hesitant[0])
     assert "first 48.0 % cat second, as labeled 30.0 % dog" in text_of(hesitant[1])
     assert 'alt="A picture labeled cat, predicted as dog"' in mistakes[0] and 'class="pixelated"' in mistakes[0]
+
+
+def test_pictures_are_named_by_what_their_paths_differ_in_and_broken_only_between_folders(tmp_path):
+    files = [f"my photos/{name}/{number}.jpg" for number, name in enumerate(("cat", "cat", "dog", "dog", "owl", "owl"))]
+    card = cards(write_page(make_run(tmp_path, files=files)), 1)[0]
+    assert "<small>cat/<wbr>1.jpg</small>" in card
+
+
+def test_the_page_says_which_epoch_the_model_is_of(tmp_path):
+    last, best = (text_of(write_page(make_run(tmp_path / how, selected=how))) for how in ("last", "best"))
+    assert "2, 72.5 % on validation; the model is the last epoch's" in last
+    assert "2, 72.5 % on validation; the model is this epoch's" in best
+
+
+def test_the_page_has_the_commands_that_use_the_run(tmp_path):
+    folder = tmp_path / "my runs" / "a"
+    assert f"softbias predict '{folder}' NEW_PICTURES" in unescape(write_page(make_run(folder)).read_text())
 
 
 def test_without_the_data_the_galleries_say_so_and_name_the_pictures(tmp_path):
     page = write_page(make_run(tmp_path))
     assert "the data set was not at hand" in text_of(page)
-    assert len(cards(page, 1)) == 3 and "<img" not in cards(page, 1)[0] and "test/photo 1.jpg" in cards(page, 1)[0]
+    assert len(cards(page, 1)) == 3 and "<img" not in cards(page, 1)[0] and "<small>photo 1.jpg</small>" in cards(page, 1)[0]
     other = Dataset("zoo", np.zeros((8, 8, 8, 3), np.uint8), np.zeros(8, np.int64), NAMES, {})
     assert "zoo is not the one this run was tested on" in text_of(write_page(tmp_path, other))
 

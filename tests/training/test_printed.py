@@ -43,7 +43,8 @@ def test_scores_stand_beside_the_baseline_and_their_intervals():
     ):  # fmt: skip
         assert part in text
     assert "Top-5" not in text  # of three classes it says nothing
-    assert "99.1 %" in printed(summary(test={**TEST, "top5": 0.991}))
+    assert "99.1 %" not in printed(summary(test={**TEST, "top5": 0.991}))
+    assert "99.1 %" in printed(summary(test={**TEST, "top5": 0.991, "classes": 4 * TEST["classes"]}))
 
 
 def test_a_model_below_the_baseline_is_said_to_be_below():
@@ -102,6 +103,7 @@ def test_files_are_named_where_they_are_and_never_cut(tmp_path):
     (folder / "report.html").touch()
     text = printed(summary(), folder, width=60)
     assert f"{folder / 'report.html'}\n" in text and f"{folder / 'model'}/\n" in text and "confusion.png" not in text
+    assert text.endswith(f"softbias predict '{folder}' PICTURES, softbias app '{folder}'\n"), "and what comes next"
 
 
 def test_without_a_terminal_it_is_plain_and_with_one_it_is_not():

@@ -40,6 +40,7 @@ COMMANDS = {
     "demo": "compare three small models, and see the report",
 }
 TRAINING = ("fit", "pretrain", "compare", "reproduce")
+ELSEWHERE = {"train": "fit", "classify": "predict", "infer": "predict", "test": "evaluate", "eval": "evaluate", "serve": "app"}
 SHELLS = ("bash", "zsh", "fish")  # tcsh would need the package shtab
 COMPLETION = "--tyro-write-completion", "--tyro-print-completion"
 
@@ -83,8 +84,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         if os.environ.get("SOFTBIAS_DEBUG"):
             raise
-        print(f"softbias: {error}", file=sys.stderr)
+        print(f"softbias: {in_words(error)}", file=sys.stderr)
         return 2
+
+
+def in_words(error: ValueError | OSError) -> str:
+    """One line; what the system refused is named as the user knows it, without the number of the error.
+
+    >>> in_words(PermissionError(13, "Permission denied", "looks/rose.png"))
+    'looks/rose.png: Permission denied; choose another place, or another file'
+    """
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{str(error.filename).removesuffix('.tmp')}: {error.strerror}; choose another place, or another file"
+    return str(error)
 
 
 def dispatch(arguments: list[str]) -> int:
@@ -104,6 +116,8 @@ def dispatch(arguments: list[str]) -> int:
             print("\n".join(f"softbias {command} …    {COMMANDS[command]}" for command in inner))
             return 0
         name, rest = f"{name} {rest[0]}", rest[1:]
+    if name in ELSEWHERE:
+        raise ValueError(f"there is no command {name!r}; what it does elsewhere is softbias {ELSEWHERE[name]} here")
     if name not in COMMANDS:
         raise unknown_name("command", name, COMMANDS)
     from softbias.cli.parsing import Given, parse, split_recipe

@@ -44,8 +44,8 @@ def bench(
 
     from softbias.bench.rows import print_rows
     from softbias.bench.suites import SUITES, Options
-    from softbias.bench.throughput import environment
     from softbias.errors import unknown_name
+    from softbias.training.run import environment
 
     if rounds < 2:
         raise ValueError(f"rounds must be at least 2, but rounds={rounds}")

@@ -14,7 +14,9 @@ from softbias.cli.parsing import flag
 if TYPE_CHECKING:
     from softbias.data.dataset import Dataset
     from softbias.training.predict import Predictor
-    from softbias.training.run import RunSpec
+    from softbias.training.run import RunDirectory, RunSpec
+
+SPLIT_WAS_MADE = ("the split was made", "there is only train", "there is no test split", "val has no", "test has no")
 
 
 def evaluate(
@@ -52,14 +54,41 @@ def evaluate(
     pictures, name, indices = choose_pictures(predictor, spec, data, split, asked, rotation)
     if not len(indices):
         raise ValueError(f"{pictures.name} has no pictures in {name}")
+    learned = 0 if data is None else learned_from(directory, pictures, indices)
+    seen = [f"{learned:,} of these {len(indices):,} pictures were learned from: what follows is no test"] if learned else []
     probabilities, labels = predictions(predictor, pictures, indices, rotation)
     scores = score(probabilities, labels, predictor.class_names)
     if json:
-        about = {"run": str(run), "data": pictures.name, "split": name, "notes": list(pictures.notes)}
+        about = {
+            "run": str(run),
+            "data": pictures.name,
+            "split": name,
+            "learned_from": learned,
+            "notes": notes_on(pictures, name),
+        }
         print(json_module.dumps(about | scores, indent=2))
         return
-    print("\n".join(pictures.notes))
-    show(scores, f"{run}: {pictures.name}, {name}", rotation)
+    print("\n".join([*notes_on(pictures, name), *seen]))
+    what = "pictures" if name == "all" else f"{name} pictures"
+    show({**scores, "what": what}, f"{run}: {pictures.name}, {name}", rotation)
+
+
+def notes_on(pictures: Dataset, split: str) -> list[str]:
+    """What reading the set had to say; a split that was made for it does not matter where all pictures are scored."""
+    return [note for note in pictures.notes if split != "all" or not note.startswith(SPLIT_WAS_MADE)]
+
+
+def learned_from(directory: RunDirectory, data: Dataset, indices: Any) -> int:
+    """How many of the pictures, known by their files, were in the run's training split."""
+    kept = directory.path / "split.csv"
+    if data.files is None or not kept.is_file():
+        return 0
+    from softbias.data.tables import read_table
+
+    table = read_table(kept)
+    rows = zip(table["path"], table["split"], strict=True)
+    trained = {(kept.parent / file).resolve() for file, split in rows if split == "train"}
+    return sum(Path(data.files[index]).resolve() in trained for index in indices)
 
 
 def choose_pictures(
@@ -69,11 +98,17 @@ def choose_pictures(
     import numpy as np
 
     from softbias.data import load_dataset
+    from softbias.data.named import DATASETS
     from softbias.training.preparing import split_up
 
     options = {key: value for key, value in asked.items() if value is not None}
     if data is None:
         assert spec is not None
+        if not Path(spec.data).exists() and spec.data not in DATASETS:
+            raise ValueError(
+                f"the run's pictures, {spec.data!r}, are not in {Path.cwd()}: go to the folder it was trained in, "
+                "or name them with --data"
+            )
         found = load_dataset(spec.data, **{**spec.data_options, **options})
         parts = split_up(found, spec)
         chosen: dict[str, Any] = {"train": parts.train, "val": parts.val, "test": parts.test}

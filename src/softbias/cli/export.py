@@ -12,15 +12,17 @@ from softbias.cli.parsing import flag
 
 def export(
     model: Annotated[Path, tyro.conf.Positional, flag("MODEL_OR_RUN", "The folder of a run or of a saved model.")],
-    out: Annotated[Path, tyro.conf.Positional, flag("FILE", "The file to write; model.onnx if not given.")] = Path(
-        "model.onnx"
-    ),
+    file: Annotated[Path | None, tyro.conf.Positional, flag("FILE", "The file to write; model.onnx if not given.")] = None,
     /,
+    out: Annotated[Path | None, flag("FILE", "The same.")] = None,
 ) -> None:
     """Write a run's model, or a saved one, as ONNX: images (batch, 3, height, width), normalized, to logits."""
     from softbias.exporting import export as write
     from softbias.training.predict import Predictor
 
+    if file is not None and out is not None:
+        raise ValueError(f"which file? {file} or --out {out}")
+    out = file or out or Path("model.onnx")
     if out.suffix != ".onnx":  # before the model is read
         raise ValueError(f"an ONNX file is named *.onnx, but got {out}")
     predictor = Predictor(model, device="cpu")

@@ -18,11 +18,13 @@ from typing import Any
 
 import tyro
 
+from softbias.cli import TRAINING
 from softbias.data.augmentation import Augmentation
 from softbias.training.recipe import Recipe
 
 CONFIG = (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
 PREFIX = "--recipe."
+BESIDE = {"softbias evaluate": ["--data, for other pictures than the run's own"]}  # what one name too many may have meant
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,38 @@ def one_line(box: str, prog: str) -> str:
         elif text:
             parts[-1].append(text)
     text = " ".join(parts[1] if len(parts) > 1 else parts[0]).rstrip(".")
-    wrong = re.match(r"Error parsing (\S+): no type matching .* from \['(.*?)'\].*: (.*)", text)
-    if wrong:
-        text = f"{wrong[1]} cannot be {wrong[2]!r}: {wrong[3]}"
     hints = [part[1] for part in parts if len(part) > 1 and part[0].startswith("Perhaps you meant")]
+    unknown = re.match(r"Unrecognized options: (.*)", text)
+    if unknown and not unknown[1].startswith("-"):
+        text = f"there is no place for {unknown[1]!r}"
+        hints = BESIDE.get(prog, [])
+    elif unknown and prog.removeprefix("softbias ") in TRAINING:
+        hints = recipe_options(unknown[1].split(", ")) or hints
+    wrong = re.match(r"Error parsing (\S+): .*?(int|float)\b.*'(.*?)'$", text, re.IGNORECASE)
+    other = re.match(r"Error parsing (\S+): no type matching .* from \['(.*?)'\].*: (.*)", text)
+    choice = re.match(r"invalid choice '(.*)' for argument '(.*)'. Expected one of \((.*)\)", text)
+    if wrong:
+        wanted = {"int": "a whole number", "float": "a number"}[wrong[2].lower()]
+        text = f"{wrong[1]} cannot be {wrong[3]!r}: it takes {wanted}"
+    elif other:
+        text = f"{other[1]} cannot be {other[2]!r}: {other[3]}"
+    elif choice:
+        allowed = sorted(name for name in re.findall(r"'(.*?)'", choice[3]) if name != "None")
+        text = f"{choice[2]} cannot be {choice[1]!r}: it takes {', '.join(allowed[:-1])} or {''.join(allowed[-1:])}"
     return "; ".join([text, *(f"perhaps you meant {hint}" for hint in hints), f"{prog} --help explains"])
+
+
+def recipe_options(words: Sequence[str]) -> list[str]:
+    """What was meant by options that are fields of the recipe.
+
+    >>> recipe_options(["--epochs", "3", "--batch-size=8", "--flip", "--nonsense"])
+    ['--recipe.epochs', '--recipe.batch-size', '--recipe.augmentation.flip']
+    """
+    found = []
+    for word in (word.split("=")[0] for word in words if word.startswith("--")):
+        with contextlib.suppress(ValueError):
+            found.append(PREFIX + find_field(word.removeprefix("--"))[0].replace("_", "-"))
+    return found
 
 
 def split_recipe(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

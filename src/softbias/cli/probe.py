@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,8 +14,11 @@ from softbias.cli.options import model_options
 from softbias.cli.parsing import flag
 
 if TYPE_CHECKING:
+    from softbias.data.dataset import Dataset
     from softbias.probes import Probe
     from softbias.probes.pairing import Pair
+
+SCENES = ("combined", "background")  # probes that make their own pictures
 
 
 def probe(
@@ -26,7 +30,7 @@ def probe(
     /,
     probes: str = "locality,gates,masks",
     data: str | None = None,
-    out: Path = Path("probes"),
+    out: Path = Path("."),
     n: int | None = None,
     seed: int = 0,
     split: Literal["test", "val", "train", "all"] = "test",
@@ -59,7 +63,7 @@ def probe(
     Args:
         probes: Names separated by commas, or all; a wrong name lists them.
         data: Pictures; a run's own if not given.
-        out: Where files go.
+        out: Where the folder probes/ goes.
         n: Pictures; if not given, each probe's own number (1,000, or 5,000 scenes).
         seed: Which pictures, and what becomes of them.
         split: Of the pictures.
@@ -129,8 +133,6 @@ def measure_all(
     found: list[Pair], chosen: dict[str, Probe], asked: dict[str, dict[str, Any]], checkpoints: bool, folder: Path, quiet: bool
 ) -> dict[str, list[dict[str, Any]]]:
     """Every probe of every model; a probe that has nothing to say about a model says why and is passed over."""
-    import sys
-
     from rich.console import Console
 
     from softbias.probes.pairing import through_training
@@ -148,7 +150,7 @@ def measure_all(
             subjects = list(through_training(named.opened)) if checkpoints else [named.subject]
             options = asked[name]
             if one.passes:
-                n = options.get("n", one.pictures) * len(subjects)
+                n = min(options.get("n", one.pictures), pictures_for(name, named.data, options)) * len(subjects)
                 seconds = expected_seconds(one, named.subject, named.data.img_size, n)
                 tell.print(f"{name}: {named.subject.name}: {in_words(one, n, seconds)}", markup=False, soft_wrap=True)
             started = time.perf_counter()
@@ -163,7 +165,7 @@ def measure_all(
                 tell.print(f"{name}: {named.subject.name}: took {duration(time.perf_counter() - started)}", markup=False)
         if name in rows:
             files = [*write_rows(rows[name], folder, name), *one.draw(rows[name], folder)]
-            if name in ("combined", "background"):
+            if name in SCENES:
                 files.append(draw_sheet(name, found[0], folder, asked[name]))
             if not quiet and name == "profile":
                 print_profile(rows[name], console)
@@ -174,6 +176,12 @@ def measure_all(
     if not rows:
         raise ValueError(f"no probe had anything to measure: {'; '.join(passed)}")
     return rows
+
+
+def pictures_for(name: str, data: Dataset, options: dict[str, Any]) -> int:
+    """How many there are at most: as many as the split has, or any number of scenes that are made of them."""
+    part = data.splits.get(options.get("split", "test"))
+    return sys.maxsize if name in SCENES else len(data) if part is None else len(part)
 
 
 def draw_sheet(name: str, named: Pair, folder: Path, options: dict[str, Any]) -> Path:

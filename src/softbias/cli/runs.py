@@ -48,6 +48,7 @@ def runs(
         json: Print JSON instead of a table.
     """
     rows = [row for row in all_rows(places) if wanted(row, data=data, model=model, arm=arm, status=status)]
+    rows.sort(key=lambda row: (row["data"], row["arm"], row["fraction"], row["seed"]))
     if json:
         print(json_module.dumps(rows, indent=1))
         return

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from softbias.cli.options import TrainingOptions
 from softbias.cli.parsing import Given, changed
 from softbias.cli.settings import complete, settle
+from softbias.errors import unknown_name
 from softbias.training import automatic
+from softbias.training.recipe import Recipe
 from softbias.training.run import RunDirectory, RunSpec, differences
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ def run_training(options: TrainingOptions, given: Given, command: str) -> int:
     display = choose_display(quiet=options.quiet, json=options.json, main=first)
     wish = settle(options, command)
     prog = f"softbias {command}"
+    changed(wish.recipe or Recipe(), given.changes, prog)  # what cannot be is said before any picture is read
+    refuse_early(options, first)
     if wish.model is not None and wish.recipe is not None:
         spec = wish.spec(wish.model, wish.model_options, changed(wish.recipe, given.changes, prog))
         if is_finished(spec, options, display, first):
@@ -57,6 +61,25 @@ def place(spec: RunSpec, options: TrainingOptions) -> Path:
     return options.out or Path("runs") / spec.title
 
 
+def refuse_early(options: TrainingOptions, first: bool) -> None:
+    """A model that there is not, and a folder that is taken."""
+    if options.model is not None and ":" not in options.model:
+        from softbias.models.presets import PRESETS
+
+        if options.model not in PRESETS:
+            raise unknown_name("model", options.model, PRESETS)
+    if first and options.out is not None and not options.resume:
+        refuse_taken(RunDirectory(options.out))
+
+
+def refuse_taken(directory: RunDirectory) -> None:
+    if directory.config.is_file():
+        shown = shlex.quote(str(directory.path))
+        if directory.finished:
+            raise ValueError(f"{directory.path} holds a finished run: choose another --out, or softbias runs delete {shown}")
+        raise ValueError(f"{directory.path} holds a run that was stopped; --resume continues it, or choose another --out")
+
+
 def is_finished(spec: RunSpec, options: TrainingOptions, display: Display, first: bool) -> bool:
     """Whether there is nothing left to do; a folder that cannot take the run is refused, before the pictures are read."""
     directory = RunDirectory(place(spec, options))
@@ -65,8 +88,7 @@ def is_finished(spec: RunSpec, options: TrainingOptions, display: Display, first
     if not first:  # the first process may have opened the folder already, and refuses for all
         return options.resume and directory.finished
     if not options.resume:
-        state = "a finished run" if directory.finished else "a run that was stopped"
-        raise ValueError(f"{directory.path} holds {state}; --resume continues it, or choose another --out")
+        refuse_taken(directory)
     different = differences(directory.spec().to_dict(), spec.to_dict())
     if different:
         raise ValueError(f"{directory.path} was started with other settings: {'; '.join(different)}; choose another --out")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,6 @@ def load_dataset(source: str | Path, **options: Any) -> Dataset:
     """
     from softbias.data.named import DATASETS, load_named
     from softbias.data.sources import read_own
-    from softbias.errors import unknown_name
 
     given = {name: value for name, value in options.items() if value is not None}
     if str(source) in DATASETS and not Path(source).exists():
@@ -30,6 +31,17 @@ def load_dataset(source: str | Path, **options: Any) -> Dataset:
             )
         return load_named(str(source), **{name: value for name, value in given.items() if name in known})
     if not Path(source).exists():
-        raise ValueError(f"{source} is neither a file or folder nor a named set. {unknown_name('named set', source, DATASETS)}")
+        raise ValueError(nothing_there(str(source), tuple(DATASETS)))
     given.pop("data_dir", None)
     return read_own(source, **given)
+
+
+def nothing_there(source: str, sets: Sequence[str]) -> str:
+    """What to say of a path that does not exist and is no set's name: what lies near, and where it was looked for."""
+    path = Path(source)
+    beside = sorted(str(each) for each in path.parent.iterdir()) if path.parent.is_dir() else []
+    longer = [name for name in beside if Path(name).name.startswith(path.name)] if path.name else []
+    nearest = [*difflib.get_close_matches(source, [*beside, *sets], n=1), *longer][:1]
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+    where = "" if path.is_absolute() else f" in {Path.cwd()}"
+    return f"there is no file or folder {source!r}{where}{hint} Sets by name: {', '.join(sorted(sets))}"

@@ -57,7 +57,7 @@ class Report:
 
     def lines(self, most: int = 10) -> list[str]:
         """For people; `most` files are named per problem."""
-        lines = [f"{self.name}: {pictures(self.total)}, {len(self.counts)} classes"]
+        lines = [f"{self.name}: {pictures(self.total)}, {len(self.counts)} classes"] if self.counts else []
         splits = list(dict.fromkeys(split for count in self.counts.values() for split in count))
         width = max((len(name) for name in self.counts), default=0)
         if splits:

@@ -241,5 +241,5 @@ def _reason(error: Exception) -> tuple[str, str]:
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning | MemoryError):
         return f"has too many pixels, more than {MAX_PIXELS:,}", "oversized"
     if isinstance(error, EOFError) or "truncated" in text.lower() or "end of file" in text.lower():
-        return f"is truncated: {text}", "truncated"
+        return "is truncated: its end is missing", "truncated"
     return f"is broken: {text}", "broken"

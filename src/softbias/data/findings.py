@@ -105,10 +105,12 @@ def repeated(
         pairs = [pair for members in copies for pair in _others(members, unlike)]
         conflicts = [(a, b) for a, b in pairs if labels[a] != labels[b]]
         if conflicts:
-            problem("warning", "label conflict", f"{pictures(len(conflicts))} with {what} in another class", conflicts)
-        if pairs and not any(split):
-            text = f"{pictures(len(pairs))} with {what}: a random split would tear them apart; remove or group them"
-            problem("warning", "copies", text, pairs)
+            text = f"{pictures(len(conflicts))} with {what} in another class: one label is wrong, or a picture shows both"
+            problem("warning", "label conflict", text, conflicts)
+        alike = [(a, b) for a, b in pairs if labels[a] == labels[b]]  # the others have just been named
+        if alike and not any(split):
+            text = f"{pictures(len(alike))} with {what}: a random split would tear them apart; remove or group them"
+            problem("warning", "copies", text, alike)
         same = sum(split[a] == split[b] for a, b in pairs)
         if same and any(split):
             notes.append(f"{pictures(same)} with {what} in the same split")

@@ -49,6 +49,7 @@ def _list(root: Path) -> Listing:
         raise ValueError(f"{root} has {some([folder.name for folder in folders])}, but no folder train")
     if train is None or (not all(named.values()) and not _entries(train)[0]):  # "train" may be a class, beside "bus"
         files, classes = _classes(root, folders, notes)
+        notes += _same_inside(root, folders)
         return make_listing(root, files, classes, None, notes)
     files, classes, split = [], [], []
     for folder, name in named.items():
@@ -98,6 +99,20 @@ def _classes(root: Path, folders: Sequence[Path], notes: list[str]) -> tuple[lis
     if len(set(classes)) == 1 and _entries(folders[0])[0]:
         raise ValueError(f"{root}: there is only one class, {classes[0]!r}; did you mean {folders[0]}?")
     return files, classes
+
+
+def _same_inside(root: Path, folders: Sequence[Path]) -> list[str]:
+    """A word where the classes may stand one level deeper: every class folder holds folders alone, of the same names."""
+    inside = [_entries(folder) for folder in folders]
+    names = [{below.name for below in below_it} for below_it, _ in inside]
+    shared = set.intersection(*names) if names else set()
+    if len(shared) < 2 or any(direct for _, direct in inside):
+        return []
+    common = some(sorted(shared, key=natural))
+    return [
+        f"the classes are {some([folder.name for folder in folders])}, the folders in {root}, but each of them holds {common}: "
+        "if those are the classes, put them into one folder, or list the pictures in a CSV file"
+    ]
 
 
 def _walk(folder: Path, others: Counter[str]) -> list[Path]:

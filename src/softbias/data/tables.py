@@ -26,9 +26,10 @@ def list_csv(path: str | Path, group_by: str | None = None) -> Listing:
     files = [path.parent / name for name in table["path"]]
     missing = [name for name, file in zip(table["path"], files, strict=True) if not file.is_file()]
     if missing:
-        raise ValueError(
-            f"{path}: {len(missing)} of {pictures(len(files))} not found: {some(missing)}; paths are relative to {path.parent}"
-        )
+        other = any("\udc80" <= letter <= "\udcff" for name in missing for letter in name)  # bytes that are no UTF-8
+        why = "the file is not in UTF-8: save it so" if other else f"paths are relative to {path.parent}"
+        shown = some([name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name in missing])
+        raise ValueError(f"{path}: {len(missing)} of {pictures(len(files))} not found: {shown}; {why}")
     split = None
     if "split" in table:
         unknown = sorted({name for name in table["split"] if name and name.casefold() not in SPLIT_NAMES})
@@ -46,6 +47,8 @@ def list_csv(path: str | Path, group_by: str | None = None) -> Listing:
 def read_table(path: Path) -> dict[str, list[str]]:
     """Column names in small letters -> values; path, label and, where there is one, split go by these names."""
     try:
+        if path.read_bytes()[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            raise ValueError(f"{path} is UTF-16: save it as CSV in UTF-8")
         with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             head = file.readline()
             file.seek(0)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import io
 import textwrap
+import warnings
 from typing import Any
 
 from softbias.explaining.coloring import colored, overlay
 from softbias.explaining.explanation import Explanation
+from softbias.training.galleries import share
 
 TITLES = {
     "rollout": "attention rollout",
@@ -88,7 +90,7 @@ def draw_decision(place: Inches, seen: Explanation) -> None:
         axes.barh(row, 1, color="#eef1f4", height=0.28)
         axes.barh(row, p, color=ONE, height=0.28)
         axes.text(0, row + 0.24, short(name), fontsize=7.5, color=INK, va="bottom", parse_math=False)
-        axes.text(1, row + 0.24, f"{p:.1%}", fontsize=7.5, color=INK, va="bottom", ha="right")
+        axes.text(1, row + 0.24, share(p), fontsize=7.5, color=INK, va="bottom", ha="right")
     axes.set(xlim=(0, 1), ylim=(-0.4, max(len(best), 5) - 0.1))
 
 
@@ -155,5 +157,7 @@ def short(name: str) -> str:
 
 def as_png(seen: Explanation) -> bytes:
     stream = io.BytesIO()
-    draw(seen).savefig(stream, format="png", metadata={"Software": None})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of a file's name; it is drawn as a box
+        draw(seen).savefig(stream, format="png", metadata={"Software": None})
     return stream.getvalue()

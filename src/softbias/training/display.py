@@ -78,14 +78,19 @@ class Bar(Quiet):
             MofNCompleteColumn,
             Progress,
             TextColumn,
-            TimeElapsedColumn,
             TimeRemainingColumn,
         )
+        from rich.table import Column
 
         self.console = Console(highlight=False)
-        columns = (BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-        self.progress = Progress(*columns, TextColumn("{task.description}"), console=self.console, transient=True)
-        self.latest, self.task = "", self.progress.add_task("", total=None)
+        # 80 columns hold all but the speed; a longer line is cut at its end, and no column is squeezed
+        whole = Column(no_wrap=True)
+        rest = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
+        left = TimeRemainingColumn(compact=True, table_column=whole)
+        columns = (BarColumn(12), MofNCompleteColumn(table_column=whole), left, TextColumn("left", table_column=whole), rest)
+        self.progress = Progress(*columns, console=self.console, transient=True, expand=True)
+        self.count = self.validation = ""
+        self.task = self.progress.add_task("", total=None)
 
     def message(self, text: str) -> None:
         self.console.print(text, markup=False)
@@ -96,13 +101,13 @@ class Bar(Quiet):
 
     def step(self, step: int, row: dict[str, Any]) -> None:
         speed = row.get("images_per_second", 0)
-        self.progress.update(
-            self.task, completed=step, description=f"loss {row['loss']:.3f}  {speed:,.0f} images/s  {self.latest}"
-        )
+        parts = [self.count, f"loss {row['loss']:.3f}", self.validation, f"{speed:,.0f} images/s"]
+        self.progress.update(self.task, completed=step, description="  ".join(filter(None, parts)))
 
     def epoch(self, row: dict[str, Any]) -> None:
-        validation = f"validation {row['val_accuracy']:.1%}" if row.get("val_accuracy") is not None else ""
-        self.latest = f"epoch {row['epoch']}/{row['epochs']}  {validation}"
+        self.count = f"epoch {row['epoch']}/{row['epochs']}"
+        if row.get("val_accuracy") is not None:
+            self.validation = f"validation {row['val_accuracy']:.1%}"
 
     def stop(self) -> None:
         self.progress.stop()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ class Predictions:
     index: NDArray[np.int64]  # (n,)
     labels: Labels  # (n,)
     probabilities: Probabilities  # (n, K)
-    files: Sequence[str] | None = None
+    files: Sequence[str] | None = None  # as far as their paths differ
 
     @staticmethod
     def read(path: Path) -> Predictions | None:
@@ -49,8 +50,19 @@ class Predictions:
         table = pandas.read_parquet(path)
         classes = sum(column[0] == "p" and column[1:].isdigit() for column in table.columns)
         probabilities = table[[f"p{number}" for number in range(classes)]].to_numpy(np.float32)
-        files = [str(file) for file in table["file"]] if "file" in table else None
+        files = below_common([str(file) for file in table["file"]]) if "file" in table else None
         return Predictions(table["index"].to_numpy(np.int64), table["label"].to_numpy(np.int64), probabilities, files)
+
+
+def below_common(files: Sequence[str]) -> list[str]:
+    """Paths from where they part, which is all that tells pictures apart on the page.
+
+    >>> below_common(["my photos/test/cat/1.jpg", "my photos/test/dog/1.jpg"])
+    ['cat/1.jpg', 'dog/1.jpg']
+    """
+    parents = [Path(file).parent.as_posix() for file in files]
+    root = os.path.commonpath(parents) if parents else ""
+    return [Path(os.path.relpath(file, root)).as_posix() if root else file for file in files]
 
 
 def most_confident_mistakes(labels: Labels, probabilities: Probabilities) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ def write_page(run_path: str | Path, data: Dataset | None = None) -> Path:
         maps=maps_section(run.path),
         galleries=[] if predictions is None else galleries(predictions, names, data),
         model_path=str(run.model),
+        run_path=shlex.quote(str(run.path)),
     )
     write_text(run.path / "report.html", html.replace(" %", "\N{NO-BREAK SPACE}%"))  # no line begins with a percent sign
     return run.path / "report.html"
@@ -122,7 +124,9 @@ def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tu
         ("Speed", f"{summary['images_per_second']:,.0f} images/s"),
     ]
     if summary.get("best_epoch"):
-        rows += [("Best epoch", f"{summary['best_epoch']}, {percent(summary['validation_accuracy'])} on validation")]
+        kept = "; the model is the last epoch's" if summary.get("selected") == "last" else "; the model is this epoch's"
+        best = f"{summary['best_epoch']}, {percent(summary['validation_accuracy'])} on validation"
+        rows += [("Best epoch", best + kept)]
     if summary.get("peak_memory"):
         rows += [("Peak memory", f"{memory(summary['peak_memory'])} of {summary.get('peak_memory_of', 'the device')}")]
     if environment:
@@ -130,5 +134,5 @@ def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tu
         where = f"{environment.get('hardware')} ({environment.get('device')}{threads})"
         rows += [("Hardware", ", ".join([where, *([environment["platform"]] if environment.get("platform") else [])]))]
         rows += [("Versions", ", ".join(f"{tool} {environment[tool]}" for tool in VERSIONS if environment.get(tool)))]
-        rows += [("Source", f"git {environment['git']}")] if environment.get("git") else []
+        rows += [("Source", f"git {environment['git'][:12]}")] if environment.get("git") else []
     return [*rows, ("Run", str(summary["id"]))]

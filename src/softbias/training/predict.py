@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from softbias.data.augment import normalize
 from softbias.data.decode import BrokenPicture, decode
 from softbias.data.folders import SUFFIXES
-from softbias.data.listing import natural
+from softbias.data.listing import natural, some
 from softbias.data.parallel import in_order
 from softbias.exporting import input_size
 from softbias.models.storage import load
@@ -128,6 +128,9 @@ def model_folder(source: str | Path) -> Path:
         return folder
     if not folder.exists():
         raise ValueError(f"{folder} does not exist; give the folder of a finished run or of a saved model")
+    inside = sorted(str(each.parent) for each in folder.glob("*/summary.json")) if folder.is_dir() else []
+    if inside:
+        raise ValueError(f"there is no model in {folder}: it holds runs; give one of them: {some(inside)}")
     what = "its training is not finished" if (folder / "config.yaml").is_file() else "it has no config.json"
     raise ValueError(f"there is no model in {folder}: {what}")
 

@@ -5,6 +5,7 @@ The wording is shared with the page of the run (`page`), so that the two never d
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PROBED = "logistic regression on frozen features, without augmentation"
+TOP5_FROM = 11  # classes; with fewer, the best five are half of them or more, and the figure says nothing
 MOST_ROWS = 20  # of the table of classes; all of them are in summary.json and on the page
 
 FILES = {"page": "report.html", "confusion": "confusion.png", "model": "model", "scores": "summary.json"}
@@ -98,6 +100,9 @@ def print_summary(summary: Mapping[str, Any], path: Path, console: Console | Non
     for label, file in FILES.items():
         if (path / file).exists():
             line(console, Text.assemble("  ", label.ljust(11), f"{path / file}{'/' if (path / file).is_dir() else ''}"))
+    if summary["objective"] == "supervised":
+        shown = shlex.quote(str(path))
+        line(console, Text.assemble("  ", "next".ljust(11), f"softbias predict {shown} PICTURES, softbias app {shown}"))
 
 
 def line(console: Console, text: Any) -> None:
@@ -113,14 +118,14 @@ def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if summary["objective"] == "rotation":
         remark = f"telling four rotations apart, n = {test['n']:,}; chance is 25.0 %"
         return [("Accuracy", percent(test["accuracy"]), remark)]
-    remark = f"95 % interval {interval(test['accuracy_interval'])}, n = {test['n']:,} test pictures"
+    remark = f"95 % interval {interval(test['accuracy_interval'])}, n = {test['n']:,} {test.get('what', 'test pictures')}"
     rows = [("Accuracy", percent(test["accuracy"]), remark)]
     if baseline:
         remark = f"{interval(baseline['accuracy_interval'])}, {baseline['name']}"
         rows += [("Baseline", percent(baseline["accuracy"]), remark)]
     for row in summary.get("probes") or ():
         rows += [(f"Probe, {row['backbone']}", percent(row["accuracy"]), f"{interval(row['accuracy_interval'])}, {PROBED}")]
-    if test.get("top5") is not None:
+    if test.get("top5") is not None and len(test.get("classes", ())) >= TOP5_FROM:
         rows += [("Top-5", percent(test["top5"]), "")]
     rows += [("Balanced accuracy", percent(test["balanced_accuracy"]), "mean recall of the classes")]
     rows += [("Macro-F1", percent(test["macro_f1"]), "")]
