@@ -14,5 +14,5 @@ def unknown_name(kind: str, given: object, choices: Iterable[str]) -> ValueError
     """
     names = sorted(choices)
     nearest = difflib.get_close_matches(str(given), names, n=1)
-    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-    return ValueError(f"there is no {kind} {given!r}; {hint}The choices are {', '.join(names)}")
+    hint = f"did you mean {nearest[0]!r}? The" if nearest else "the"
+    return ValueError(f"there is no {kind} {given!r}; {hint} choices are {', '.join(names)}")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
+import io
+import json
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -51,9 +55,26 @@ def shelf(run) -> Shelf:
 
 
 class Address:
+    """Where the server listens, and ways to talk to it."""
+
     def __init__(self, port: int) -> None:
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
+
+    def ask(self, path, method="GET", body=None, headers=None) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of a request, with exactly the headers given."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
+            connection.request(method, path, body, headers or {})
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+
+    def get(self, path):
+        status, _, body = self.ask(path)
+        assert status == 200, body
+        return json.loads(body)
+
+    def upload(self, content, kind="image/png", **headers) -> tuple[int, dict[str, str], bytes]:
+        return self.ask("/api/pictures", "POST", content, {"Content-Type": kind, **headers})
 
 
 @pytest.fixture(scope="session")
@@ -70,3 +91,15 @@ def served(shelf) -> Address:
     server.should_exit = True
     thread.join(10)
     listener.close()
+
+
+@pytest.fixture(scope="session")
+def png():
+    """`png(side)`: the file of a red square."""
+
+    def file(side: int = 20) -> bytes:
+        stream = io.BytesIO()
+        Image.new("RGB", (side, side), (200, 30, 40)).save(stream, "PNG")
+        return stream.getvalue()
+
+    return file

@@ -73,7 +73,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one_and_the_choices():
 
 
 def test_a_name_like_no_other_is_refused_without_a_guess():
-    with pytest.raises(ValueError, match="no attention 'zzz'; The choices are") as error:
+    with pytest.raises(ValueError, match="no attention 'zzz'; the choices are") as error:
         find_attention("zzz")
     assert "did you mean" not in str(error.value)
 
@@ -136,6 +136,7 @@ REFUSALS = {
     "no window": (lambda: Window(32, 4, Grid(8, 8), window=0), "window must be at least 1, but window=0"),
     "window mode": (lambda: Window(32, 4, Grid(8, 8), mode="round"), "one of block, shifted, sliding, but mode='round'"),
     "even convolution": (lambda: DepthwiseConv(32, 4, Grid(8, 8), kernel_size=4), "odd, but kernel_size=4"),
+    "kernels squeezed to nothing": (lambda: DepthwiseConv(32, 4, Grid(8, 8), dynamic=True, reduction=0), "but reduction=0"),
     "no heads": (lambda: Full(32, 0, Grid(4, 4)), "width=32 and heads=0"),
 }
 

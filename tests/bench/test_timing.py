@@ -28,6 +28,11 @@ def test_a_short_candidate_is_called_several_times_in_a_turn_and_its_seconds_are
     assert timings["short"].seconds == (0.25, 0.25) and timings["long"].seconds == (2.0, 2.0)
 
 
+def test_a_single_round_has_no_spread_and_is_refused_before_anything_runs():
+    with pytest.raises(ValueError, match="at least 2, for their spread, but rounds=1"):
+        interleaved({"a": lambda: pytest.fail("it ran")}, torch.device("cpu"), rounds=1)
+
+
 def test_drift_cancels_in_the_ratio():
     drift = [1.0, 1.5, 2.0, 4.0]
     ours, theirs = Timing(tuple(drift)), Timing(tuple(2 * second for second in drift))

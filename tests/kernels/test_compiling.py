@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from softbias.bench.kernels import SWEEP
+from softbias.bench.kernels.sweeping import SWEEP
 from softbias.kernels import available, distance, gated, masked
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not available(), reason="Triton is not installed")]

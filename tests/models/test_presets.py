@@ -96,6 +96,14 @@ def test_window_size_follows_the_grid():
     assert preset_spec("window_tiny", img_size=32).layers[1].options == {"window": 4, "mode": "shifted"}
 
 
+def test_a_sliding_window_is_odd_by_default_and_never_changed_where_it_is_given():
+    assert preset_spec("window_nano", mode="sliding").layers[0].options["window"] == 3
+    assert preset_spec("window_nano", mode="sliding", window=5).layers[0].options["window"] == 5
+    for wrong, message in (({"mode": "sliding", "window": 4}, "must be odd, but window=4"), ({"window": 0}, "but window=0")):
+        with pytest.raises(ValueError, match=message):
+            create_model("window_nano", **wrong)
+
+
 def test_a_small_image_gets_the_small_stem():
     assert preset_spec("resnet50", img_size=32).stem == "small"
     assert preset_spec("resnet50").stem == "large"
@@ -106,7 +114,9 @@ def test_multiply_accumulates_are_counted():
     tokens = grid + 1
     block = tokens * (4 * width * width + 2 * width * hidden) + 2 * tokens * tokens * width
     expected = grid * 48 * width + 4 * block + width * classes
-    assert count_macs(create_model("deit_nano", device="meta"), 3, 32, 32) == expected
+    model = create_model("deit_nano", device="meta", dropout=0.1)
+    for training in (True, False):
+        assert count_macs(model.train(training), 3, 32, 32) == expected and model.training is training
 
 
 def test_presets_are_exported_by_name():

@@ -35,6 +35,13 @@ def test_to_another_size_square_or_not(name, size):
     assert model.spec.img_size == (32, 32)  # the original is untouched
 
 
+def test_a_mask_has_no_more_ranks_than_its_new_grid_has_tokens():
+    model = resize(create_model("ibit_nano", 10, 32, patch_size=8), 16)  # 2 × 2 patches and a class token
+    assert [block.attn.rank for block in model.blocks] == [5] * 4
+    assert model(torch.zeros(1, 3, 16, 16)).shape == (1, 10)
+    assert resize(model, 16).spec == model.spec
+
+
 def test_a_mask_of_the_initial_kernel_stays_local():
     model = resize(create_model("ibit_nano"), 48)
     mask = model.blocks[0].attn.mask()[0, 1:, 1:]

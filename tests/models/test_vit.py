@@ -153,3 +153,15 @@ def test_gated_values_start_as_the_identity():
 def test_no_weight_decay_names_exist():
     model = create_model("deit_nano")
     assert model.no_weight_decay() <= {name for name, _ in model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", ["deit_nano", "convit_nano"])
+def test_layer_wise_learning_rates_of_timm_fall_from_the_head_to_the_patches(name):
+    from timm.optim import create_optimizer_v2
+
+    model = create_model(name)
+    groups = create_optimizer_v2(model, "adamw", lr=1.0, layer_decay=0.5).param_groups
+    scale = {id(parameter): group["lr_scale"] for group in groups for parameter in group["params"]}
+    parts = [model.head.weight, model.norm.weight, *(block.mlp.fc1.weight for block in reversed(model.blocks))]
+    parts.append(model.patch_embed.proj.weight)
+    assert [scale[id(part)] for part in parts] == [1, 0.5, 0.5, 0.25, 0.125, 0.0625, 0.03125]

@@ -30,6 +30,8 @@ def test_a_model_is_compiled_where_that_is_asked_for_or_pays(wanted, device, pic
     assert is_compiled is expected and (run is not model) is expected
 
 
-def test_tokens_are_those_of_the_first_block_or_patches_of_16() -> None:
-    assert tokens(create_model("deit_nano", 10, 32, patch_size=8), (32, 32)) == 17  # with a class token
-    assert tokens(torch.nn.Sequential(create_model("resnet_nano", 10, 32)), (64, 32)) == 8
+def test_tokens_are_the_patches_of_our_transformers_and_of_timm_s_or_else_patches_of_16() -> None:
+    assert tokens(torch.compile(create_model("deit_nano", 10, 32, patch_size=8)), (32, 32)) == 16
+    timms = create_model("timm:vit_tiny_patch16_224", 10, (64, 32), patch_size=4, depth=1)
+    assert tokens(timms, (64, 32)) == 128
+    assert tokens(create_model("resnet_nano", 10, 32), (64, 32)) == 8

@@ -15,6 +15,35 @@ fit("fashion", "convit_nano", "small", out=sys.argv[1], fraction=4.0, epochs=3, 
     model_options={"patch_size": 8}, device="cpu")
 """
 
+HURRIED = """
+import os, sys, time, torch
+torch.set_num_threads(1)
+from softbias.training import loop
+from softbias.training.fit import run_fit
+from softbias.training.recipe import RECIPES
+from softbias.training.run import RunSpec
+rank = int(os.environ["RANK"])
+loop.seconds_per_step = lambda plan: 0.01 * (1 + 2 * rank)  # a process that rehearses faster than the other
+recipe = RECIPES["quick"].with_overrides({"epochs": 50, "batch_size": 32})
+spec = RunSpec("fashion", "deit_nano", recipe, fraction=4.0, model_options={"patch_size": 8})
+print("steps", run_fit(spec, sys.argv[1], minutes=0.02, device="cpu", baseline=False).summary["steps"])
+"""
+
+
+def two_processes(script, out):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run([*launch, script, out], capture_output=True, text=True, env=environment, timeout=120)
+
+
+@pytest.mark.slow
+def test_processes_that_measure_different_speeds_end_at_the_same_step(tmp_path):
+    (tmp_path / "train.py").write_text(HURRIED)
+    done = two_processes(tmp_path / "train.py", tmp_path / "out")
+    assert done.returncode == 0, done.stderr[-2000:]
+    steps = [line for line in done.stdout.splitlines() if line.startswith("steps")]
+    assert len(steps) == 2 and len(set(steps)) == 1
+
 
 def test_two_processes_give_the_losses_of_one(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+import yaml
 
 from softbias.training.recipe import ABOUT, RECIPES, Recipe, find_recipe
 from softbias.training.schedule import learning_rate
@@ -55,7 +56,31 @@ def test_a_constant_rate_stays():
     assert {learning_rate(recipe, step, 50, 0) for step in range(50)} == {0.5}
 
 
-@pytest.mark.parametrize("wrong", [{"batch_size": 10, "accumulate": 3}, {"val_fraction": 1.0}, {"ema": 1.0}, {"lr": -1}])
-def test_impossible_recipes_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong)).split("_")[0]):
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"accumulate": 3, "batch_size": 10}, {"val_fraction": 1.0}, {"ema": 1.0}, {"lr": -1.0}, {"epochs": float("nan")},
+        {"steps": 0}, {"patience": 0}, {"smoothing": 1.5}, {"drop_path": -0.1}, {"clip": -1.0}, {"weight_decay": -1.0},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_impossible_recipes_are_refused_with_what_was_given(wrong):
+    name, value = next(iter(wrong.items()))
+    with pytest.raises(ValueError, match=f"{name}={value}"):
         Recipe(**wrong)
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["objective", "rotations", "optimizer", "schedule", "class_weights", "select", "precision", "compile"],
+)
+def test_a_word_that_a_field_does_not_know_is_refused_and_never_taken_for_another(field):
+    for make in (lambda: Recipe(**{field: "zzz"}), lambda: find_recipe("quick").with_overrides({field: "zzz"})):
+        with pytest.raises(ValueError, match=f"there is no {field} 'zzz'; the choices are "):
+            make()
+    assert getattr(Recipe.from_dict({field: getattr(Recipe(), field)}), field) == getattr(Recipe(), field)
+
+
+@pytest.mark.parametrize(("written", "meant"), [("off", "off"), ("on", "on"), ("auto", "auto"), ("'off'", "off")])
+def test_compile_off_in_yaml_is_off_though_yaml_reads_a_bare_off_as_false(written, meant):
+    assert Recipe.from_dict(yaml.safe_load(f"compile: {written}")).compile == meant

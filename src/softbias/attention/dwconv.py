@@ -39,6 +39,8 @@ class DepthwiseConv(Attention):
         refuse_prefix(grid, "a depth-wise convolution", "let them join at a later block, or pool by average")
         if kernel_size < 1 or kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be odd, but kernel_size={kernel_size}")
+        if reduction < 1:
+            raise ValueError(f"reduction must be at least 1, but reduction={reduction}")
         self.kernel_size, self.dynamic = kernel_size, dynamic
         taps = kernel_size * kernel_size
         if dynamic:

@@ -25,6 +25,7 @@ from softbias.attention.rolling import FITS, ROLLS, fitted_factors, kernel_map, 
 from softbias.grid import Grid
 from softbias.kernels.masked import masked_attention
 
+RANK = 9  # of a mask, when nobody said another
 SMALLEST = 1e-4  # of M⁺
 EPSILON = 1e-8  # beside the Frobenius norm
 
@@ -37,7 +38,7 @@ class Masked(Attention):
         grid: Grid,
         *,
         norm: str = "frobenius",
-        rank: int = 9,
+        rank: int = RANK,
         kernel: str = "exp_l2",
         fit: str = "svd",
         roll: str = "paper",
@@ -99,7 +100,8 @@ class Masked(Attention):
         if self.norm == "softmax":
             return dot_product_attention(q, k, v, self.log_mask().to(q.dtype), scale=self.scale)
         masked = self.scores(q, k) * self.mask().to(q.dtype)
-        return (masked @ v) / (frobenius(masked) + EPSILON).to(v.dtype)
+        norm = (frobenius(masked) + EPSILON).to(v.dtype).clamp_min(torch.finfo(v.dtype).tiny)  # float16 has no 1e-8
+        return (masked @ v) / norm
 
 
 def frobenius(maps: Tensor) -> Tensor:

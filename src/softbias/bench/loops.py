@@ -103,7 +103,7 @@ def beside_timm(
 ) -> list[Row]:
     """deit_tiny in our loop, in timm's and in a plain one, one after the other in every round."""
     data = random_pictures(pictures, img_size)
-    ours = worker("deit_tiny", data, small_recipe(batch), burst=burst, patch_size=patch)
+    ours = worker("deit_tiny", data, small_recipe(batch), burst=burst, device=device.type, patch_size=patch)
     peer = "deit_tiny_patch16_224"
     theirs = timm_loop(peer, data, batch, workers, device, patch_size=patch)
     plain = plain_loop(f"timm:{peer}", data, batch, device, patch_size=patch)

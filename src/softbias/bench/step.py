@@ -111,15 +111,15 @@ def whole_step(batch: int, rounds: int, device: torch.device, *, burst: int = 20
     """deit_tiny's step beside the same step on a constant batch, and the other mechanisms' beside it; 32 px, patch 4."""
     data = random_pictures(pictures, 32)
     recipe = small_recipe(batch)
-    full = worker("deit_tiny", data, recipe, burst=burst)
+    full = worker("deit_tiny", data, recipe, burst=burst, device=device.type)
     how = f"compiled, {full.take.name}, batch {batch}, 32 px, recipe small"
-    constant = worker("deit_tiny", data, recipe, constant=True, burst=burst)
+    constant = worker("deit_tiny", data, recipe, constant=True, burst=burst, device=device.type)
     times = interleaved({"full": full, "constant": constant}, device, rounds=rounds)
     same = "the same step on a constant batch"
     yield as_row("deit_tiny", how, full, times["full"], times["constant"], against=same, target=0.95)
     yield as_row(same, how, constant, times["constant"], None)
     for name, target in (("convit_tiny", 0.88), ("ibit_tiny", 0.92)):
-        other = worker(name, data, recipe, burst=burst)
+        other = worker(name, data, recipe, burst=burst, device=device.type)
         times = interleaved({"full": full, "other": other}, device, rounds=rounds)
         yield as_row(name, how, other, times["other"], times["full"], against="deit_tiny", target=target)
 

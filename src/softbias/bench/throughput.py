@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from softbias._version import __version__
 from softbias.bench.rows import Row
 from softbias.bench.timing import interleaved, ratio
 
@@ -109,19 +107,3 @@ def side_by_side(
             )
         )
     return rows
-
-
-def environment(device: torch.device) -> dict[str, Any]:
-    """What a number must be read beside."""
-    import timm
-
-    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    return {
-        "softbias": __version__,
-        "torch": torch.__version__,
-        "timm": timm.__version__,
-        "python": platform.python_version(),
-        "device": device.type,
-        "hardware": hardware,
-        "threads": torch.get_num_threads(),
-    }

@@ -57,6 +57,8 @@ def interleaved(
     A turn lasts about `least` seconds or more: a candidate that takes less is called several times. A step of a few
     milliseconds needs that on a GPU, which else waits for its host at the beginning of every turn, as it never does in use.
     """
+    if rounds < 2:
+        raise ValueError(f"rounds must be at least 2, for their spread, but rounds={rounds}")
     names = list(candidates)
     calls = {}
     for name in names:

@@ -17,6 +17,8 @@ def count_macs(model: nn.Module, channels: int, height: int, width: int) -> int:
     images = torch.empty(1, channels, height, width, device=like.device, dtype=like.dtype)
     from torch.utils.flop_counter import FlopCounterMode  # imports Triton
 
+    training = model.training
     with FlopCounterMode(display=False) as counter:
         model.eval()(images)
+    model.train(training)
     return counter.get_total_flops() // 2

@@ -5,6 +5,7 @@ Shapes: B images, H heads, N tokens, C channels, D = C / H.
 
 from __future__ import annotations
 
+import difflib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -29,14 +30,19 @@ def create_timm(name: str, *, device: Any = None, dtype: torch.dtype | None = No
     import timm
 
     if not timm.is_model(name.split(".")[0]):
-        raise unknown_name("model timm:", name, timm.list_models())
+        near = " or ".join(f"timm:{each}" for each in difflib.get_close_matches(name, timm.list_models(), 3, 0.5))
+        raise ValueError(f"timm has no model {name!r}; {f'did you mean {near}? ' if near else ''}timm.list_models() names all")
     try:
         model: Any = timm.create_model(name, **options)
-    except TypeError as error:  # networks that take any image size have no such option
-        if "img_size" not in options or "img_size" not in str(error):
+    except TypeError as error:
+        refused = next((option for option in options if f"'{option}'" in str(error)), None)
+        if refused is None:
             raise
-        options = {option: value for option, value in options.items() if option != "img_size"}
-        model = timm.create_model(name, **options)
+        value = options.pop(refused)
+        if refused == "img_size" or (refused == "drop_path_rate" and not value):  # it takes any size, and drops no path
+            return create_timm(name, device=device, dtype=dtype, **options)
+        hint = "; --recipe.drop-path 0 leaves it out" if refused == "drop_path_rate" else ""
+        raise ValueError(f"timm:{name} has no option {refused}, but {refused}={value!r}{hint}") from error
     grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
     if grid and grid[0] * grid[1] < FEW_PATCHES and "img_size" in options:
         warnings.warn(
@@ -125,6 +131,19 @@ class HuggingFaceClassifier(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return self.model(images).logits
 
+    # timm's conventions, by which a head is trained alone or replaced
+
+    def get_classifier(self) -> nn.Module:
+        return self.model.classifier
+
+    def reset_classifier(self, num_classes: int) -> None:
+        head = self.get_classifier()
+        if not isinstance(head, nn.Linear):
+            raise ValueError(f"{self.name} has a head of {type(head).__name__}, and only a linear one can be replaced")
+        self.model.classifier = nn.Linear(head.in_features, num_classes).to(head.weight)
+        self.config.num_labels = self.model.num_labels = self.num_classes = num_classes
+        self.class_names = None
+
 
 def create_hugging_face(
     folder: str,
@@ -134,8 +153,11 @@ def create_hugging_face(
     in_chans: int = 3,
     device: Any = None,
     dtype: torch.dtype | None = None,
+    **others: Any,
 ) -> nn.Module:
     """The classifier in a folder that `save_pretrained` wrote: with its weights if they are there (safetensors only)."""
+    for option in others:
+        raise unknown_name(f"option of hf:{folder}", option, ("num_classes", "img_size", "in_chans"))
     try:
         from transformers import AutoConfig, AutoModelForImageClassification
     except ImportError as error:
@@ -143,12 +165,13 @@ def create_hugging_face(
     if not (Path(folder) / "config.json").is_file():
         raise ValueError(f"hf:{folder}: there is no config.json in that folder")
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    wanted = {"num_labels": num_classes, "image_size": img_size, "num_channels": in_chans}
-    for name, value in wanted.items():
-        if value is not None and getattr(config, name, value) != value:
-            if name != "num_labels":
-                raise ValueError(f"hf:{folder} is for {name}={getattr(config, name)}, but {value} was asked for")
-            config.num_labels = value
+    size = getattr(config, "image_size", None)
+    if img_size is not None and size is not None and pair("image_size", size) != pair("img_size", img_size):
+        raise ValueError(f"hf:{folder} is for image_size={size}, but {img_size} was asked for")
+    if getattr(config, "num_channels", in_chans) != in_chans:
+        raise ValueError(f"hf:{folder} is for num_channels={config.num_channels}, but {in_chans} was asked for")
+    if num_classes not in (None, config.num_labels):
+        config.num_labels = num_classes
     if any(Path(folder).glob("*.safetensors")):
         model = AutoModelForImageClassification.from_pretrained(
             folder, config=config, local_files_only=True, use_safetensors=True, ignore_mismatched_sizes=True

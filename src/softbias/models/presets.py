@@ -113,12 +113,11 @@ def window(
 ) -> ModelSpec:
     """Window attention in every block, average pooling; "alternate" is block, shifted, block, … as in Swin.
 
-    The default window is 7, or 4 where the grid has fewer than 14 patches a side.
+    The default window is 7, or 4 (sliding: 3) where the grid has fewer than 14 patches a side.
     """
     side = min(pair("img_size", image["img_size"])) // min(pair("patch_size", image["patch_size"]))
-    window = window or (7 if side >= 14 else 4)
-    if mode == "sliding":
-        window -= 1 - window % 2
+    if window is None:
+        window = 7 if side >= 14 else 3 if mode == "sliding" else 4
     modes = ("block", "shifted") if mode == "alternate" else (mode, mode)
     layers = tuple(Layer("window", {"window": window, "mode": modes[index % 2]}) for index in range(depth))
     return ModelSpec(width=width, heads=heads, layers=layers, class_token=None, pool="average", **image)

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from softbias.attention.masked import Masked
+from softbias.attention import find_attention
+from softbias.attention.masked import RANK, Masked
 from softbias.attention.rolling import fit_svd, roll_back
 from softbias.grid import Grid
 from softbias.models.layers import Block
@@ -35,7 +36,7 @@ def resize(model: Model, img_size: int | tuple[int, int]) -> Model:
     present = getattr(model, "spec", None)
     if not isinstance(present, Spec):
         raise ValueError(f"resize takes a softbias model, but got {type(model).__name__}")
-    spec = replace(present, img_size=pair("img_size", img_size))
+    spec = with_possible_ranks(replace(present, img_size=pair("img_size", img_size)))
     if spec == present:
         return copy.deepcopy(model)
     if not isinstance(model, VisionTransformer):  # convolutions fit any size
@@ -63,6 +64,16 @@ def resize(model: Model, img_size: int | tuple[int, int]) -> Model:
     for name in ("name", "class_names", "grad_checkpointing"):
         setattr(resized, name, getattr(model, name))
     return resized
+
+
+def with_possible_ranks(spec: Any) -> Any:
+    """Masks on a small grid cannot have more ranks than it has tokens."""
+    layers = list(getattr(spec, "layers", ()))
+    for index, layer in enumerate(layers):
+        most = len(spec.grid(index))
+        if find_attention(layer.attention) is Masked and layer.options.get("rank", RANK) > most:
+            layers[index] = replace(layer, options={**layer.options, "rank": most})
+    return replace(spec, layers=tuple(layers)) if layers else spec
 
 
 def resize_last_grid(x: Tensor, old: Grid, new: Grid) -> Tensor:

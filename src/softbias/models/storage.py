@@ -20,6 +20,7 @@ from softbias._version import __version__
 from softbias.models import Spec, create_model, spec_from_dict
 from softbias.models.cfg import timm_cfg
 from softbias.models.foreign import HuggingFaceClassifier
+from softbias.models.spec import pair
 
 FORMAT = 1
 PREPROCESSING = ("mean", "std", "interpolation", "crop_pct", "crop_mode", "input_size")
@@ -51,6 +52,9 @@ def save(
             model.model.config.id2label = dict(enumerate(names))
             model.model.config.label2id = {name: index for index, name in enumerate(names)}
         model.model.save_pretrained(folder)
+        if preprocessing and {"mean", "std"} <= set(preprocessing):
+            processor = image_processor(model, preprocessing["mean"], preprocessing["std"])
+            (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n")
         return folder
     cfg = dict(getattr(model, "pretrained_cfg", None) or {})
     if isinstance(getattr(model, "spec", None), Spec):
@@ -75,6 +79,15 @@ def save(
     (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}, indent=2) + "\n")
     (folder / "README.md").write_text(model_card(model, names, config["pretrained_cfg"], card))
     return folder
+
+
+def image_processor(model: HuggingFaceClassifier, mean: Sequence[float], std: Sequence[float]) -> dict[str, Any]:
+    """How pictures are normalized, as Hugging Face writes it; it has no word for the rest of our preprocessing."""
+    known: dict[str, Any] = {"image_processor_type": "ViTImageProcessor", "image_mean": list(mean), "image_std": list(std)}
+    if getattr(model.config, "image_size", None):
+        height, width = pair("image_size", model.config.image_size)
+        known["size"] = {"height": height, "width": width}
+    return known
 
 
 def load(folder: str | Path, *, device: Any = None) -> nn.Module:

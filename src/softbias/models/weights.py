@@ -66,20 +66,22 @@ def to_own_names(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def load_weights(
     model: nn.Module, weights: Mapping[str, Any] | str | Path, *, keep_head: bool = False, strict: bool = True
 ) -> nn.Module:
-    """Load a state dict, a file or a folder into one of our models, and return the model.
+    """Load a state dict, a file or a folder into a model, and return the model.
 
-    Every tensor must find its place: names or shapes that do not fit are an error that lists them, never skipped. Positions
-    of another grid are interpolated. `keep_head=True` leaves the model's own head alone, for another number of classes;
-    `strict=False` allows missing and surplus tensors (shapes must still fit).
+    Every tensor must find its place: names or shapes that do not fit are an error that lists them, never skipped. Into our
+    transformers ConViT's layers are loaded under our names, and positions of another grid are interpolated. `keep_head=True`
+    leaves the model's own head alone, for another number of classes; `strict=False` allows missing and surplus tensors
+    (shapes must still fit).
     """
     state = unwrap_state_dict(weights) if isinstance(weights, Mapping) else read_state_dict(weights)
-    state = to_own_names(state)
+    spec = getattr(model, "spec", None)
+    if isinstance(spec, ModelSpec):
+        state = to_own_names(state)
     own = model.state_dict()
     if keep_head:
         head = head_names(model)
         state = {name: tensor for name, tensor in state.items() if name not in head}
         state |= {name: tensor for name, tensor in own.items() if name in head}
-    spec = getattr(model, "spec", None)
     if isinstance(spec, ModelSpec) and "pos_embed" in state and "pos_embed" in own:
         state["pos_embed"] = fit_positions(state["pos_embed"], spec)
     wrong = [

@@ -14,6 +14,7 @@ from softbias.training.scores import wilson
 
 MOST = 20_000  # training pictures; beyond that it takes too long to be worth it
 SIDE = 32  # pictures are averaged down to this
+AT_ONCE = 64  # pictures as numbers
 STRENGTH = 0.03  # C of scikit-learn
 KNOWN: dict[tuple[int, bytes, bytes], tuple[weakref.ref[Any], dict[str, Any]]] = {}  # of this process: runs share their splits
 
@@ -21,19 +22,29 @@ KNOWN: dict[tuple[int, bytes, bytes], tuple[weakref.ref[Any], dict[str, Any]]] =
 def pixel_features(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Pixels in [0, 1], averaged down to 32 × 32; one channel where the pictures are gray.  # (n, features)"""
     factor = max(1, -(-max(images.shape[1:3]) // SIDE))
-    height, width = (side // factor * factor for side in images.shape[1:3])
-    small = images[:, :height, :width].astype(np.float32) / 255
-    small = small.reshape(len(images), height // factor, factor, width // factor, factor, 3).mean((2, 4))
-    gray = np.array_equal(images[..., 0], images[..., 1]) and np.array_equal(images[..., 0], images[..., 2])
+    rows, columns = (min(factor, side) for side in images.shape[1:3])  # of a strip, its short side may be less
+    height, width = images.shape[1] // rows, images.shape[2] // columns
+    small, gray = np.empty((len(images), height, width, 3), np.float32), True
+    for start in range(0, len(images), AT_ONCE):  # as numbers, all at once would take four times their memory, twice
+        part = images[start : start + AT_ONCE]
+        pixels = part[:, : height * rows, : width * columns].astype(np.float32) / 255
+        small[start : start + AT_ONCE] = pixels.reshape(len(part), height, rows, width, columns, 3).mean((2, 4))
+        gray = gray and bool((part == part[..., :1]).all())
     return (small[..., :1] if gray else small).reshape(len(images), -1)
 
 
+def can_be_fitted(data: Dataset, train: NDArray[np.int64]) -> bool:
+    """Whether a logistic regression takes a minute at most, and has something to tell apart."""
+    few = len(train) <= MOST and len(train) * len(data.class_names) <= 2_000_000
+    return few and len(np.unique(data.labels[train])) > 1
+
+
 def pixel_baseline(data: Dataset, train: NDArray[np.int64], test: NDArray[np.int64]) -> dict[str, Any] | None:
-    """Test accuracy of the regression, or None on sets that are too large for it."""
+    """Test accuracy of the regression, or None on sets that are too large for it, or of one class."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
-    if len(train) > MOST or len(train) * len(data.class_names) > 2_000_000:
+    if not can_be_fitted(data, train):
         return None
     key = id(data.images), train.tobytes(), test.tobytes()
     known = KNOWN.get(key)

@@ -24,6 +24,7 @@ from softbias.data.mixing import apply_mix, mix_targets, plan_mix, repeated
 from softbias.training.recipe import Recipe
 
 GPU_SHARE = 0.4  # of the free memory of a GPU that a data set may take
+AT_ONCE = 1024  # pictures that are copied
 
 
 class Pixels:
@@ -39,8 +40,10 @@ class Pixels:
         size = self.count * int(np.prod(data.images.shape[1:]))
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 16 * 2**30
         if size <= GPU_SHARE * free:
-            stored = torch.from_numpy(np.ascontiguousarray(data.images[indices]))
-            self.resident = stored.permute(0, 3, 1, 2).contiguous().to(device)
+            self.resident = torch.empty(self.count, 3, *self.size, dtype=torch.uint8, device=device)
+            for start in range(0, self.count, AT_ONCE):  # so that the host needs no second and third copy of the set
+                part = torch.from_numpy(data.images[indices[start : start + AT_ONCE]])
+                self.resident[start : start + AT_ONCE] = part.permute(0, 3, 1, 2)
 
     def __len__(self) -> int:
         return self.count
@@ -134,7 +137,7 @@ class Batches:
 def channel_statistics(
     data: Dataset, indices: NDArray[np.int64], most: int = 5000
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of the channels, over at most 5,000 evenly chosen training pictures."""
+    """Mean and standard deviation of the channels, over evenly chosen training pictures: all, or 5,000 to 9,999 of them."""
     chosen = indices[:: max(1, len(indices) // most)]
     total, square, count = np.zeros(3), np.zeros(3), 0
     for start in range(0, len(chosen), 500):

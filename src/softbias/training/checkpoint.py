@@ -112,7 +112,9 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if checksum(file) != meta["sha256"]:
             raise CheckpointError(f"{path} is damaged: its checksum does not match")
         return load_file(file), meta
-    except (OSError, KeyError, json.JSONDecodeError) as error:
+    except CheckpointError:
+        raise
+    except (OSError, LookupError, TypeError, ValueError) as error:  # what any bytes in the place of meta.json may raise
         raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
@@ -175,9 +177,9 @@ def part(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def rows_until(file: Path, step: int) -> Iterator[str]:
     """Lines of metrics.jsonl up to a step; an incomplete last line is dropped."""
-    for line in file.read_text().splitlines() if file.is_file() else ():
+    for line in file.read_bytes().splitlines() if file.is_file() else ():
         try:
             if json.loads(line)["step"] <= step:
-                yield line
-        except (json.JSONDecodeError, KeyError):
+                yield line.decode()
+        except (LookupError, TypeError, ValueError):
             return

@@ -13,11 +13,12 @@ So it pays from some 190 million tokens on: 60 epochs of CIFAR-10 at 32 px (64 t
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 
 from softbias.inspection import unwrap
-from softbias.models.spec import ModelSpec
 from softbias.training.recipe import Recipe
 
 SECONDS = 50.0  # for compiling, the first time
@@ -36,6 +37,6 @@ def compiled(
 
 
 def tokens(model: nn.Module, img_size: tuple[int, int]) -> int:
-    """Of one picture."""
-    spec = getattr(unwrap(model), "spec", None)
-    return len(spec.grid(0)) if isinstance(spec, ModelSpec) else img_size[0] * img_size[1] // PIXELS_PER_TOKEN
+    """Patches of one picture, in our transformers and in timm's; in other models, as many as patches of 16 would be."""
+    grid = getattr(getattr(unwrap(model), "patch_embed", None), "grid_size", None)
+    return math.prod(grid) if grid else img_size[0] * img_size[1] // PIXELS_PER_TOKEN

@@ -14,6 +14,7 @@ from torch import nn
 
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
+from softbias.errors import unknown_name
 from softbias.inspection import unwrap
 from softbias.models.storage import load
 from softbias.training import checkpoint
@@ -59,11 +60,9 @@ def run_fit(
     display = display or Quiet()
     accelerator = accelerate_for(spec.recipe, device)
     directory = RunDirectory(Path(out) if out else Path("runs") / spec.title)
-    if resume and directory.finished:
-        different = directory.spec().to_dict() != spec.to_dict()
-        if not different:
-            display.message(f"{directory.path} is finished already")
-            return Result(directory.path, directory.read_summary(), load(directory.model))
+    if resume and directory.finished and directory.spec().to_dict() == spec.to_dict():
+        display.message(f"{directory.path} is finished already")
+        return Result(directory.path, directory.read_summary(), load(directory.model))
     fresh = not directory.config.is_file()
     if accelerator.is_main_process:
         directory.open(spec, resume=resume)
@@ -78,7 +77,7 @@ def run_fit(
             write_split(directory.path / "split.csv", data, split)
         if accelerator.is_main_process:
             directory.begin(spec)
-        on_epoch = start_trackers(accelerator, directory, trackers)
+        on_epoch = start_trackers(accelerator, directory, trackers, display)
         watchers = [each for each in (on_epoch, watch and watch(plan, data, split, directory)) if each]
 
         def tell(row: dict[str, Any]) -> None:
@@ -104,17 +103,27 @@ def run_fit(
         directory.close()
 
 
-def start_trackers(accelerator: Accelerator, directory: RunDirectory, trackers: tuple[str, ...]) -> Any:
+def start_trackers(
+    accelerator: Accelerator, directory: RunDirectory, trackers: tuple[str, ...], display: Display
+) -> OnEpoch | None:
     """TensorBoard, W&B or MLflow through accelerate; returns what to call with every epoch's row."""
-    if not trackers:
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+    installed = [str(each) for each in get_available_trackers()]
+    for name in trackers:
+        if name not in LOGGER_TYPE_TO_CLASS:
+            raise unknown_name("tracker", name, LOGGER_TYPE_TO_CLASS)
+        if name not in installed and name != "tensorboard":
+            raise ValueError(f"the tracker {name} is not installed: pip install {name}, or leave it out")
+    if "tensorboard" in trackers and "tensorboard" not in installed:  # which nobody may have asked for
+        display.message("TensorBoard is not installed, so the run writes nothing for it")
+    accelerator.log_with = [name for name in trackers if name in installed]
+    if not accelerator.log_with:
         return None
     accelerator.project_configuration.set_directories(str(directory.path))
-    accelerator.log_with, accelerator.project_configuration.logging_dir = [], str(directory.path)
-    from accelerate.tracking import filter_trackers
-
-    try:
-        accelerator.log_with = filter_trackers(list(trackers), str(directory.path))
-        accelerator.init_trackers("tensorboard")
+    accelerator.project_configuration.logging_dir = str(directory.path)
+    try:  # the project of those that have projects; TensorBoard takes it for the name of its folder
+        accelerator.init_trackers("tensorboard" if "tensorboard" in trackers else "softbias")
     except Exception as error:
         warnings.warn(f"no tracker could be started: {error}", stacklevel=2)
         return None

@@ -20,7 +20,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from softbias.data.dataset import Dataset
 from softbias.data.splits import stratified_split
-from softbias.training.baseline import MOST, pixel_features
+from softbias.training.baseline import can_be_fitted, pixel_features
 from softbias.training.batches import Pixels, plain_batches
 from softbias.training.scores import wilson
 
@@ -39,8 +39,8 @@ def linear_probes(
     *,
     seed: int = 0,
 ) -> list[dict[str, Any]] | None:
-    """Accuracy on the test pictures of the three backbones, or None where there are too many pictures for it."""
-    if len(train) > MOST or len(train) * len(data.class_names) > 2_000_000:
+    """Accuracy on the test pictures of the three backbones, or None where no regression can be fitted."""
+    if not can_be_fitted(data, train):
         return None
     device = next(model.parameters()).device
     train_pixels, test_pixels = (Pixels(data, split, device) for split in (train, test))
@@ -81,8 +81,12 @@ def features(model: Any, pixels: Pixels, mean: tuple[float, ...], std: tuple[flo
 
 def head_input(model: Any, images: Tensor) -> Tensor:
     """# (B, …) -> (B, C) or (B, C, 4, 4)"""
-    if not hasattr(model, "forward_features"):
-        raise ValueError(f"{type(model).__name__} has no forward_features to probe")
+    if not hasattr(model, "forward_features"):  # Hugging Face's
+        seen: list[Tensor] = []
+        hook = model.get_classifier().register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        model(images)
+        hook.remove()
+        return seen[0]
     tokens = model.forward_features(images)
     if getattr(model, "global_pool", None) == "flatten":
         picture = model.grid(len(model.blocks) - 1).as_image(tokens)
@@ -98,8 +102,10 @@ def probe(
     train, test = ((part - center) / np.where(scale > 1e-6, scale, 1) for part in (train, test))
     parts = stratified_split(labels, {"held": HELD_OUT}, seed=0)
     kept, held = parts["train"], parts["held"]
-    scores = [float((fitted(train[kept], labels[kept], c).predict(train[held]) == labels[held]).mean()) for c in STRENGTHS]
-    best = STRENGTHS[int(np.argmax(scores))]
+    best = STRENGTHS[1]
+    if len(held) and len(np.unique(labels[kept])) > 1:  # else there are too few to choose by
+        right_of = [(fitted(train[kept], labels[kept], c).predict(train[held]) == labels[held]).sum() for c in STRENGTHS]
+        best = STRENGTHS[int(np.argmax(right_of))]
     right = int((fitted(train, labels, best).predict(test) == truth).sum())
     return {
         "accuracy": right / len(truth),

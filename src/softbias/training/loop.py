@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import broadcast
 from torch import Tensor, nn
 
 from softbias.regularizers import Regularized, attached, parse_requests
@@ -30,6 +31,7 @@ from softbias.training.compiling import compiled
 from softbias.training.display import Display
 from softbias.training.optim import Average, build_optimizer
 from softbias.training.recipe import Recipe
+from softbias.training.run import write_text
 from softbias.training.schedule import learning_rate
 from softbias.training.signals import handled
 from softbias.training.state import State
@@ -100,12 +102,13 @@ def train(
     state = State(model, optimizer, average, sums, batches.total_steps, scaler=getattr(accelerator, "scaler", None))
     continued = state.restore(plan.folder) if plan.folder else None
     if continued is None and minutes:
-        state.total_steps = steps_within(plan, minutes)
+        state.total_steps = int(agreed(accelerator, steps_within(plan, minutes)))
     elif continued is not None:
         display.message(f"continuing at step {state.step} of {state.total_steps}")
         for name in continued:
             display.message(f"the checkpoint {name} is damaged and was passed over")
-    cut_back(plan.metrics, state.step)
+    if accelerator.is_main_process:
+        cut_back(plan.metrics, state.step)
     pictures = state.total_steps * batches.batch_size
     run, faster = compiled(regularized, recipe, accelerator.device, pictures, batches.pixels.size)
     if recorded:
@@ -120,6 +123,7 @@ def train(
     epochs = math.ceil(state.total_steps / batches.steps_per_epoch)
     evaluate_every = max(1, round(epochs / EVALUATIONS))
     warmup = min(batches.warmup_steps, state.total_steps // 10)
+    counted = recorded or accelerator.scaler is not None  # a step whose gradient is not finite changes nothing
     stochastic = any(getattr(module, "p", 0) or getattr(module, "drop_prob", 0) for module in model.modules())
     set_mode(plan)
     display.start(state.step, state.total_steps)
@@ -133,7 +137,7 @@ def train(
                 when = torch.tensor(epoch, device=accelerator.device)  # a tensor, so that compiled code takes any epoch
             lr = learning_rate(recipe, state.step, state.total_steps, warmup)
             if stochastic:  # dropout and drop path are functions of the step, too
-                torch.manual_seed((batches.seed * 1_000_003 + state.step) * 4096 + batches.rank)
+                torch.manual_seed(((batches.seed * 1_000_003 + state.step) * 4096 + batches.rank) % 2**64)
 
             seen = take_step(*batches.at(state.step, order), when, lr)  # what `names` names
             state.step += 1
@@ -146,7 +150,7 @@ def train(
             if state.step % LOOK_EVERY == 0 or end_of_epoch:
                 speed = epoch_samples / (time.perf_counter() - epoch_started)
                 now = dict(zip(names, seen.tolist(), strict=True))
-                if not recorded:
+                if not counted:
                     refuse_nonsense(now["loss"] if now["taken"] else math.nan, state.step, lr)
                 display.step(state.step, {"loss": now["loss"], "images_per_second": speed})
             state.seconds += time.perf_counter() - started  # after a look, which waits for the device
@@ -160,13 +164,13 @@ def train(
                 if recipe.patience and row["epoch"] - state.best.epoch >= recipe.patience and plan.validation is not None:
                     display.message(f"no better epoch for {recipe.patience}: stopped early at epoch {row['epoch']}")
                     state.total_steps = state.step
-            if minutes and state.seconds > 1.2 * 60 * minutes:
+            if minutes and agreed(accelerator, state.seconds) > 1.2 * 60 * minutes:
                 display.message(f"the {minutes:g} minutes are over at step {state.step} of {state.total_steps}")
                 state.total_steps = state.step
             waited = time.perf_counter() - saved
             due = end_of_epoch and (waited > CHECKPOINT_SECONDS or state.step >= state.total_steps or keeps(plan, epoch + 1))
             if plan.folder and accelerator.is_main_process and (due or waited > MIDDLE_SECONDS or stopping):
-                if not recorded:
+                if not counted:
                     refuse_nonsense(seen[0].item() if seen[2] else math.nan, state.step, lr)
                 state.save(plan.folder)
                 checkpoint.prune(plan.folder, plan.keep, batches.steps_per_epoch)
@@ -189,7 +193,9 @@ def end_epoch(
     state.sums.zero_()
     row: dict[str, Any] = {"event": "epoch", "step": state.step, "epoch": epoch, "epochs": epochs}
     taken, skipped = means.pop("taken"), round(means.pop("skipped"))
-    refuse_nonsense(math.nan if skipped > MOST_SKIPPED * (taken + skipped) else 0.0, state.step, lr)
+    scaled = accelerator.scaler is not None  # which skips steps to find its scale
+    diverged = taken < 1 if scaled else skipped > MOST_SKIPPED * (taken + skipped)
+    refuse_nonsense(math.nan if diverged else 0.0, state.step, lr)
     row |= {name: total / taken for name, total in means.items()} | {"lr": lr, "skipped": skipped}
     row |= {"seconds": round(state.seconds, 3), "images_per_second": samples / seconds}
     if accelerator.device.type == "cuda":
@@ -230,6 +236,13 @@ def set_mode(plan: Plan) -> None:
         head().train()
 
 
+def agreed(accelerator: Accelerator, number: float) -> float:
+    """What the main process measured: all must end at the same step."""
+    if accelerator.num_processes == 1:
+        return number
+    return float(broadcast(torch.tensor(number, device=accelerator.device, dtype=torch.float64)))
+
+
 def steps_within(plan: Plan, minutes: float) -> int:
     """How many steps the time allows, from a rehearsal, so that the schedule can end in time."""
     return max(1, min(plan.batches.total_steps, int(0.9 * 60 * minutes / seconds_per_step(plan))))
@@ -256,8 +269,8 @@ def rehearsed(plan: Plan, steps: int, most: float = math.inf) -> list[float]:
         started = time.perf_counter()
         with attached(regularized):
             rehearse(*batches.at(step, order), epoch, plan.recipe.warmup_lr)
-        if plan.accelerator.device.type == "cuda":
-            torch.cuda.synchronize()
+        if plan.accelerator.device.type != "cpu":
+            torch.accelerator.synchronize()
         seconds.append(time.perf_counter() - started)
         if sum(seconds) > most:
             break
@@ -279,8 +292,7 @@ def refuse_nonsense(loss: float, step: int, lr: float) -> None:
 def cut_back(metrics: Path | None, step: int) -> None:
     """Forget rows that the checkpoint does not know of."""
     if metrics is not None and metrics.is_file():
-        kept = list(checkpoint.rows_until(metrics, step))
-        metrics.write_text("".join(f"{line}\n" for line in kept))
+        write_text(metrics, "".join(f"{line}\n" for line in checkpoint.rows_until(metrics, step)))
 
 
 def write_row(plan: Plan, row: dict[str, Any]) -> None:

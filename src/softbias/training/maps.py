@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from softbias.data.augment import normalize
 from softbias.data.dataset import Dataset
-from softbias.inspection import inspect, unwrap
+from softbias.inspection import attention_sites, inspect, unwrap
 from softbias.regularizers import Regularized, head_average
 from softbias.training.batches import Pixels
 from softbias.training.charts import DPI, PAPER_INK_RIGHT_WRONG
@@ -62,8 +62,6 @@ def record_maps(plan: Plan, data: Dataset, split: Split, path: Path) -> None:
 
 
 def layer_of(run: Regularized, layer: Any) -> int:
-    from softbias.inspection import attention_sites
-
     modules = [site.module for site in attention_sites(run.module, None)]
     return next(number for number, module in enumerate(modules) if module is layer.module)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from numpy.typing import NDArray
 from torch import nn
 
@@ -17,7 +18,7 @@ from softbias.data.splits import nested_fraction, stratified_split
 from softbias.models import create_model
 from softbias.models.resize import resize
 from softbias.models.storage import load
-from softbias.models.weights import head_names, load_weights, read_state_dict
+from softbias.models.weights import load_weights
 from softbias.regularizers import parse_requests
 from softbias.regularizers.attaching import find_sites
 from softbias.training import checkpoint
@@ -31,10 +32,19 @@ UNEVEN = 3.0  # classes that differ by more get weights
 
 
 def accelerate_for(recipe: Recipe, device: str) -> Accelerator:
-    cpu = find_device(device) == "cpu"
-    bf16 = not cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-    precision = {"auto": "bf16" if bf16 else "no", "fp32": "no"}.get(recipe.precision, recipe.precision)
-    return Accelerator(mixed_precision=precision, cpu=cpu)
+    """What a run computes with. Another run of the same process may have had another precision or device."""
+    kind, _, number = find_device(device).partition(":")
+    if number:
+        raise ValueError(f"training takes the devices that it sees, but device={device!r}; set CUDA_VISIBLE_DEVICES={number}")
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    AcceleratorState._reset_state(reset_partial_state=not distributed)  # else accelerate keeps, or insists on, the first run's
+    return Accelerator(mixed_precision=mixed_precision(recipe, kind), cpu=kind == "cpu")
+
+
+def mixed_precision(recipe: Recipe, kind: str) -> str:
+    """The recipe's precision on that kind of device, in accelerate's words."""
+    bf16 = kind == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)  # emulated, it is slower than fp32
+    return {"auto": "bf16" if bf16 else "no", "fp32": "no"}.get(recipe.precision, recipe.precision)
 
 
 @dataclass(frozen=True)
@@ -109,13 +119,7 @@ def build_model(spec: RunSpec, classes: int, img_size: tuple[int, int], source: 
     elif not spec.model.startswith("hf:"):
         options.setdefault("drop_path", spec.recipe.drop_path)
     model = create_model(spec.model, num_classes=classes, img_size=img_size, **options)
-    if spec.weights:
-        if hasattr(model, "spec"):
-            load_weights(model, spec.weights, keep_head=True)
-        else:
-            state = read_state_dict(spec.weights)
-            model.load_state_dict({**state, **{n: t for n, t in model.state_dict().items() if n in head_names(model)}})
-    return model
+    return load_weights(model, spec.weights, keep_head=True) if spec.weights else model
 
 
 def freeze_backbone(model: Any) -> None:

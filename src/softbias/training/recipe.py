@@ -9,10 +9,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from functools import cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from softbias.data.augmentation import Augmentation
 from softbias.errors import unknown_name
+
+LEAST = {
+    "epochs": 0.0, "steps": 1, "batch_size": 1, "accumulate": 1, "lr": 0.0, "weight_decay": 0.0, "clip": 0.0, "patience": 1,
+}  # fmt: skip
+
+
+@cache
+def named_choices() -> dict[str, tuple[str, ...]]:
+    """The fields that take one of a few words, with these."""
+    return {name: get_args(kind) for name, kind in get_type_hints(Recipe).items() if get_origin(kind) is Literal}
 
 
 @dataclass(frozen=True)
@@ -67,15 +78,20 @@ class Recipe:
         for f in dataclasses.fields(self):  # 8 and 8.0 are the same recipe, and must have the same run id
             if f.type == "float":
                 object.__setattr__(self, f.name, float(getattr(self, f.name)))
-        for name, least in (("epochs", 0.0), ("batch_size", 1), ("accumulate", 1), ("lr", 0.0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, but {name}={getattr(self, name)}")
+        if isinstance(self.compile, bool):  # as YAML reads a bare "on" or "off"
+            object.__setattr__(self, "compile", "on" if self.compile else "off")
+        for name, choices in named_choices().items():
+            if getattr(self, name) not in choices:
+                raise unknown_name(name, getattr(self, name), choices)
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not value >= least:  # nor NaN
+                raise ValueError(f"{name} must be at least {least}, but {name}={value}")
         if self.batch_size % self.accumulate:
             raise ValueError(f"accumulate={self.accumulate} must divide batch_size={self.batch_size}")
-        if not 0 <= self.val_fraction < 1:
-            raise ValueError(f"val_fraction must lie in [0, 1), but val_fraction={self.val_fraction}")
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"ema must lie in [0, 1), but ema={self.ema}")
+        for name in ("val_fraction", "ema", "smoothing", "drop_path"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie in [0, 1), but {name}={getattr(self, name)}")
 
     def peak_lr(self) -> float:
         return self.lr * self.batch_size / self.lr_per if self.lr_per else self.lr

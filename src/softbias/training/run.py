@@ -30,7 +30,8 @@ from typing import Any, TextIO
 import yaml
 
 from softbias._version import __version__
-from softbias.training.recipe import Recipe
+from softbias.errors import unknown_name
+from softbias.training.recipe import Recipe, checked_fields
 
 CONFIG_FORMAT = 1
 BESIDE = "run:"  # a source that is named by its run's id, and lies beside the run that starts from it
@@ -62,6 +63,10 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fraction", float(self.fraction))  # 10 and 10.0 are the same run
+        if not 0 < self.fraction <= 100:
+            raise ValueError(f"fraction is more than 0 and at most 100 percent, but fraction={self.fraction:g}")
+        if self.finetune not in (None, "probe", "full"):
+            raise unknown_name("way to fine-tune", self.finetune, ("probe", "full"))
 
     def to_dict(self) -> dict[str, Any]:
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -70,8 +75,6 @@ class RunSpec:
 
     @staticmethod
     def from_dict(given: Mapping[str, Any]) -> RunSpec:
-        from softbias.training.recipe import checked_fields
-
         plain = {name: value for name, value in given.items() if name not in ("format", "softbias")}
         if given.get("format", CONFIG_FORMAT) > CONFIG_FORMAT:
             raise ValueError(
@@ -157,13 +160,20 @@ class RunDirectory:
         except OSError as error:
             raise ValueError(f"the run cannot be written to {self.path}: {error.strerror}; choose another --out") from error
         try:
+            self.keep_others_out()
+            self.check(spec, resume=resume)
+        except BaseException:
+            self.close()  # whoever keeps the error, as a notebook does, keeps us, and would keep the lock
+            raise
+
+    def keep_others_out(self) -> None:
+        assert self.lock is not None
+        try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):  # a file system without locks; a study has claims
-                return self.check(spec, resume=resume)
-            self.close()
+                return
             raise ValueError(f"another process is training in {self.path}; choose another --out") from error
-        self.check(spec, resume=resume)
 
     def check(self, spec: RunSpec, *, resume: bool) -> None:
         """Refuse a directory that holds another run."""
@@ -241,23 +251,42 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
     return found
 
 
-def environment(device: str) -> dict[str, Any]:
-    """Versions, hardware and the git hash a result must be read beside."""
+def environment(device: object) -> dict[str, Any]:
+    """Versions, hardware and the git hash a result must be read beside; `device` is torch's, or its name."""
     from importlib.metadata import version
 
     import torch
 
-    git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
+    name = str(device)
     return {
         "softbias": __version__,
-        "git": git.stdout.strip() or None,
+        "git": git_hash(Path(__file__).parent),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torchvision": version("torchvision"),
         "timm": version("timm"),
         "numpy": version("numpy"),
         "platform": platform.platform(),
-        "device": device,
-        "hardware": torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor() or platform.machine(),
+        "device": name,
+        "hardware": torch.cuda.get_device_name(name) if name.startswith("cuda") else processor(),
         "threads": torch.get_num_threads(),
     }
+
+
+def processor() -> str:
+    """The name of the processor, or of its kind where the system does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def git_hash(folder: Path) -> str | None:
+    """The commit of a folder that git tracks; None for an installed package, also where that lies inside another checkout."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD", "HEAD:./"], capture_output=True, text=True, cwd=folder)
+    except OSError:  # there is no git
+        return None
+    return done.stdout.split()[0] if done.returncode == 0 else None

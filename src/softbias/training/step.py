@@ -81,18 +81,20 @@ class PlainStep:
 
     def gradients(self, batch: Batch) -> list[Tensor]:
         """Gradients of the mean loss over the batch, in `accumulate` parts; the means of what `names` names."""
-        seen = []
-        parts = self.recipe.accumulate
-        for number, (images, targets) in enumerate(zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True)):
-            last = number == parts - 1
+        seen: list[Tensor] = []
+        parts = list(zip(*(each.chunk(self.recipe.accumulate) for each in batch), strict=True))
+        for images, targets in parts:
+            share = len(images) / len(batch.images)  # a set smaller than its batch makes fewer or unequal parts
+            last = images is parts[-1][0]
             with nullcontext() if last else self.accelerator.no_sync(self.model), self.accelerator.autocast():
                 logits, *values = self.model(images) if self.regularizers else [self.model(images)]
                 task = cross_entropy(logits.float(), targets, weight=self.class_weights, label_smoothing=self.recipe.smoothing)
                 loss, more = self.regularized(task, *values)
-            self.accelerator.backward(loss / parts)
+            self.accelerator.backward(loss * share)
             right = (logits.detach().argmax(-1) == targets.argmax(-1)).float().mean()
-            seen.append([loss.detach(), right, *more])
-        return [torch.stack(each).mean() for each in zip(*seen, strict=True)]
+            new = [each * share for each in (loss.detach(), right, *more)]
+            seen = [a + b for a, b in zip(seen, new, strict=True)] if seen else new
+        return seen
 
     def regularized(self, task: Tensor, values: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
         """The loss with its regularizers, and what is logged of them.  # (), (regularizers, B)"""

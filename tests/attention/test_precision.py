@@ -1,0 +1,22 @@
+"""Half precision where it is tightest: tokens of nothing, whose maps have nothing to be divided by."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from softbias.attention import ATTENTION
+from softbias.grid import Grid
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", sorted(ATTENTION))
+def test_tokens_of_nothing_give_finite_outputs_and_gradients(name, dtype):
+    torch.manual_seed(0)
+    layer = ATTENTION[name](32, 4, Grid(3, 5), qkv_bias=False)
+    x = torch.zeros(2, 15, 32, requires_grad=True)
+    with torch.autocast("cpu", dtype):
+        y = layer(x)
+    y.float().sum().backward()
+    assert y.isfinite().all() and x.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters() if parameter.grad is not None)

@@ -1,0 +1,65 @@
+"""Checkpoints that survive a full disk and damage, and the lines of metrics that belong to them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from softbias.training import checkpoint
+from softbias.training.loop import cut_back
+
+
+def test_a_full_disk_is_a_clear_error_and_the_earlier_checkpoint_survives(tmp_path):
+    code = """
+import resource, sys, torch
+from pathlib import Path
+from softbias.training import checkpoint
+folder = Path(sys.argv[1])
+checkpoint.write(folder, 1, {"a": torch.arange(10.0)}, {})
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+try:
+    checkpoint.write(folder, 2, {"a": torch.zeros(100_000)}, {})
+except checkpoint.CheckpointError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "c"], capture_output=True, text=True, env={**os.environ})
+    assert "no checkpoint could be written" in done.stdout, done.stdout + done.stderr
+    tensors, meta, damaged = checkpoint.read_last(tmp_path / "c")
+    assert meta["step"] == 1 and not damaged and torch.equal(tensors["a"], torch.arange(10.0))
+    assert not list((tmp_path / "c").glob("*.tmp"))
+
+
+def test_checkpoints_that_nobody_asked_to_keep_are_removed(tmp_path):
+    for step in range(1, 9):
+        checkpoint.write(tmp_path, step, {"a": torch.zeros(1)}, {})
+    checkpoint.prune(tmp_path, checkpoint.Keep.parse("last,every=2"), steps_per_epoch=2)
+    assert [path.name for path in checkpoint.listed(tmp_path)] == [f"step-{step:08d}" for step in (4, 7, 8)]
+    with pytest.raises(ValueError, match="'lst'"):
+        checkpoint.Keep.parse("lst")
+
+
+def test_a_run_whose_every_checkpoint_is_damaged_says_so(tmp_path):
+    (checkpoint.write(tmp_path, 3, {"a": torch.zeros(9)}, {}) / "state.safetensors").write_bytes(b"junk")
+    with pytest.raises(checkpoint.CheckpointError, match="every checkpoint"):
+        checkpoint.read_last(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00 not text", b"[1, 2]", b"null", b'{"step": 2}'], ids=repr)
+def test_whatever_stands_in_the_place_of_its_description_a_checkpoint_is_passed_over(tmp_path, content):
+    for step in (1, 2):
+        written = checkpoint.write(tmp_path, step, {"a": torch.full((3,), float(step))}, {})
+    (written / "meta.json").write_bytes(content)
+    tensors, meta, damaged = checkpoint.read_last(tmp_path)
+    assert meta["step"] == 1 and tensors["a"].tolist() == [1, 1, 1] and damaged == ["step-00000002"]
+
+
+@pytest.mark.parametrize("end", [b'{"step": 3, "lo', b"\xff\x00\xfe", b"7\n"], ids=repr)
+def test_metrics_end_where_the_checkpoint_is_or_a_line_is_broken(tmp_path, end):
+    metrics = tmp_path / "metrics.jsonl"
+    for step, kept in ((2, 2), (1, 1), (9, 2)):
+        metrics.write_bytes(b'{"step": 1}\n{"step": 2}\n' + end)
+        cut_back(metrics, step)
+        assert metrics.read_text() == "".join(f'{{"step": {number}}}\n' for number in range(1, kept + 1))

@@ -1,0 +1,60 @@
+"""What a run needs before its first step: splits, class weights, and what it computes with."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from softbias.training.devices import find_device
+from softbias.training.preparing import accelerate_for, class_weights, mixed_precision, split_up
+from softbias.training.recipe import Recipe
+from softbias.training.run import RunSpec
+
+
+def test_uneven_classes_get_weights_and_even_ones_none():
+    assert class_weights(np.array([0, 0, 1, 1]), 2, Recipe()) is None
+    weights = class_weights(np.array([0] * 9 + [1]), 2, Recipe())
+    assert weights is not None and weights[1] / weights[0] == pytest.approx(9)
+    assert class_weights(np.array([0] * 9 + [1]), 2, Recipe(class_weights="none")) is None
+
+
+def test_the_test_split_takes_part_in_no_choice(little):
+    data = little(300)
+    split = split_up(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.2), fraction=50))
+    assert not set(split.test) & (set(split.train) | set(split.val)) and set(split.test) == set(data.splits["test"])
+    smaller = split_up(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.0), fraction=25))
+    larger = split_up(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.0), fraction=50))
+    assert set(smaller.train) < set(larger.train)
+
+
+@pytest.mark.parametrize("name", ["gpu", "tpu", "", "cud:0"])
+def test_a_device_that_nobody_knows_is_refused_with_the_choices(name):
+    with pytest.raises(ValueError, match=f"no device '{name}'.* auto, cpu, cuda, mps"):
+        find_device(name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("name", ["cuda", "cuda:1"])
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(name):
+    with pytest.raises(ValueError, match=f"{name}: there is no such device here; choose .*cpu"):
+        find_device(name)
+
+
+def test_one_process_trains_in_one_precision_after_the_other():
+    for precision, found in (("bf16", "bf16"), ("fp32", "no"), ("auto", "no"), ("bf16", "bf16")):
+        accelerator = accelerate_for(Recipe(precision=precision), "cpu")
+        assert accelerator.mixed_precision == found
+        with accelerator.autocast():
+            product = torch.ones(2, 2) @ torch.ones(2, 2)
+        assert product.dtype == (torch.bfloat16 if found == "bf16" else torch.float32)
+
+
+@pytest.mark.parametrize(("capability", "precision"), [(7, "no"), (8, "bf16"), (9, "bf16")])
+def test_a_card_that_only_emulates_bfloat16_trains_in_float32(monkeypatch, capability, precision):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=capability))
+    monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda device: True)
+    assert mixed_precision(Recipe(), "cuda") == precision
+    assert mixed_precision(Recipe(precision="fp16"), "cuda") == "fp16" and mixed_precision(Recipe(), "mps") == "no"
