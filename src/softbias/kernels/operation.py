@@ -57,7 +57,7 @@ def operation(
     def call(*inputs: Any) -> tuple[Tensor, ...]:
         if torch.compiler.is_compiling() or type(inputs[0]) is not Tensor:
             return seen(*inputs)
-        return Eager.apply(*inputs)
+        return Eager.apply(*inputs) if torch.is_grad_enabled() else forward(*inputs)
 
     return call
 

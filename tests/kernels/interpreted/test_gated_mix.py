@@ -155,6 +155,8 @@ def test_the_layer_with_its_kernel_equals_its_definition(as_on_a_card) -> None:
     found, wanted = layer(x), layer.by_definition(x)
     assert as_on_a_card == [(12, 16)]
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    with torch.no_grad():
+        assert torch.equal(layer(x), found)
     into = [x, *layer.parameters()]
     for a, b in zip(torch.autograd.grad(found.sin().sum(), into), torch.autograd.grad(wanted.sin().sum(), into), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
