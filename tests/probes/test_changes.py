@@ -9,12 +9,14 @@ from torch import nn
 
 from softbias.models import create_model
 from softbias.probes import PROBES
+from softbias.probes.entry import NoNativeEntryError, at_size
 from softbias.probes.occlusion import hidden, occlusion
 from softbias.probes.patch_shuffle import patch_shuffle, shuffled
 from softbias.probes.resolution import blurred, resolution
 from softbias.probes.rotation import rotation, turned
 from softbias.probes.shift import moved, shift
 from softbias.probes.texture import partners, swap_amplitude, swap_color, texture
+from softbias.subject import Subject
 
 CHANCE = np.random.default_rng(0)
 PICTURES = CHANCE.integers(0, 256, (30, 16, 16, 3), dtype=np.uint8)
@@ -152,13 +154,17 @@ def test_a_constant_picture_survives_blurring_and_a_fine_pattern_does_not():
     assert set(found) == {("blurred", 0.5), ("native", 0.5), ("native", 2.0)} and min(found.values()) > 0.8
 
 
-def test_a_size_a_model_cannot_be_brought_to_costs_that_row_and_not_the_probe():
+def test_masks_follow_to_a_grid_with_fewer_places_than_their_rank():
     torch.manual_seed(0)
-    model = create_model("ibit_nano", num_classes=3, img_size=16, patch_size=4)  # masks of rank 9 on 16 patches
+    model = create_model("ibit_nano", num_classes=3, img_size=16, patch_size=4)  # rank 9; 2 × 2 patches at half the size
     rows = resolution(model, (PICTURES, LABELS), n=10, scales=(0.5, 2.0))
-    found = {(row["entry"], row["scale"]): row for row in rows if row["measure"] == "consistency"}
-    assert found["native", 0.5]["value"] is None and "cannot be brought to 8 × 8 px: rank must" in found["native", 0.5]["note"]
-    assert found["blurred", 0.5]["n"] == found["native", 2.0]["n"] == 10
+    assert {row["n"] for row in rows if row["measure"] == "consistency" and row["entry"] == "native"} == {10}
+
+
+def test_a_size_a_model_cannot_be_brought_to_is_no_native_entry():
+    subject = Subject(create_model("deit_nano", num_classes=3, img_size=16, patch_size=4), "mine", "random")
+    with pytest.raises(NoNativeEntryError, match="mine cannot be brought to 6 × 6 px: the image's height must be a multiple"):
+        at_size(subject, (6, 6))
 
 
 def test_panels_of_one_quantity_have_one_scale(monkeypatch, tmp_path):

@@ -43,7 +43,7 @@ def at_size(subject: Subject, size: tuple[int, int]) -> Subject:
     if isinstance(getattr(model, "spec", None), Spec):
         try:
             return subject.with_model(resize(model, size))
-        except ValueError as error:  # such as a mask whose rank is above the number of patches of a small picture
+        except ValueError as error:  # such as a size that its patches do not divide
             raise NoNativeEntryError(f"{subject.name} cannot be brought to {size[0]} × {size[1]} px: {error}") from error
     if isinstance(model, HuggingFaceClassifier):
         return subject.with_model(AnySize(model))
