@@ -50,6 +50,9 @@ def test_it_says_what_it_chose_and_why(pictures, tmp_path, capsys):
     assert "recipe quick with 2 epochs" in printed and "usually better: --recipe.epochs 12, about" in printed
     assert "pretrained weights cannot be fetched now" in printed and "--weights" in printed
     assert "the split was made here with seed 0" in printed and "Accuracy" in printed
+    kept = json.loads((tmp_path / "run" / "summary.json").read_text())["notes"]  # for the page
+    assert kept[0].startswith("model convit_nano with patches of 8") and kept[1] == "recipe quick with 2 epochs"
+    assert (tmp_path / "run" / "config.yaml").read_text().startswith(f"# {kept[0]}\n# {kept[1]}\nformat: ")
 
 
 @pytest.mark.usefixtures("no_page")
@@ -77,6 +80,7 @@ def test_a_config_is_the_base_and_options_win(run, tmp_path):
     out = tmp_path / "run"
     assert main(["fit", "--config", str(run / "config.yaml"), "--seed", "7", "--out", str(out), "--quiet", *SHORT]) == 0
     before, after = config(run), config(out)
+    assert not (out / "config.yaml").read_text().startswith("#")  # nothing was chosen
     assert after["seed"] == 7 and after["recipe"]["epochs"] == 2
     after["seed"], after["recipe"]["epochs"] = before["seed"], before["recipe"]["epochs"]
     assert after == before

@@ -120,8 +120,9 @@ def about_model(run: Path) -> tuple[str, int | None]:
 
 def complete(
     wish: Wish, data: Dataset, device: str, given: Given, prog: str, display: Display, limit: float | None = None
-) -> RunSpec:
-    """Choose what is not settled, and say what and why; with a limit in minutes the time needs no estimate."""
+) -> tuple[RunSpec, list[str]]:
+    """Choose what is not settled, say what and why, and return the reasons, too; with a limit in minutes the time needs no
+    estimate."""
     import torch
 
     n_train = max(1, round(len(data.splits["train"]) * wish.settled["fraction"] / 100))
@@ -134,12 +135,15 @@ def complete(
     known = model == choice.model and options == dict(choice.model_options)  # so that its speed is, too
     recipe = wish.recipe or (choice.recipe if known or device != "cpu" else find_recipe(choice.recipe_name))
     spec = wish.spec(model, options, changed(recipe, given.changes, prog))
+    reasons = []
     if wish.model is None or (wish.objective == "rotation" and known and not wish.model_options):
-        display.message(f"model {choice.reasons[0]}")
+        reasons.append(f"model {choice.reasons[0]}")
     if wish.recipe is None and spec.recipe.epochs == choice.recipe.epochs and not spec.recipe.steps:
-        display.message(choice.reasons[1])
+        reasons.append(choice.reasons[1])
     elif wish.recipe is None:
-        display.message(f"recipe {choice.recipe_name} with {automatic.count(spec.recipe.epochs, 'epoch')}")
+        reasons.append(f"recipe {choice.recipe_name} with {automatic.count(spec.recipe.epochs, 'epoch')}")
+    for reason in reasons:
+        display.message(reason)
     seconds = choice.seconds(n_train, spec.recipe) if known and limit is None else None
     if seconds:
         longer = automatic.LONGER * spec.recipe.epochs
@@ -150,7 +154,7 @@ def complete(
         line = automatic.about_pretrained(n_train, automatic.hub_reachable()) if few else None
         if line:
             display.message(line)
-    return spec
+    return spec, reasons
 
 
 def minutes(seconds: float) -> str:

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,9 +49,9 @@ def run_training(options: TrainingOptions, given: Given, command: str) -> int:
     data = load_dataset(wish.settled["data"], **wish.settled["data_options"], progress=progress(display))
     if size:
         display.message(size[1])
-    spec = complete(wish, data, device, given, prog, display, options.minutes)
+    spec, reasons = complete(wish, data, device, given, prog, display, options.minutes)
     if not is_finished(spec, options, display, first):
-        status = train(spec, data, display, options, given, first)
+        status = train(spec, data, display, options, given, first, [size[1], *reasons] if size else reasons)
         if status:
             return status
     return show(spec, options, first)
@@ -97,7 +97,15 @@ def is_finished(spec: RunSpec, options: TrainingOptions, display: Display, first
     return directory.finished
 
 
-def train(spec: RunSpec, data: Dataset, display: Display, options: TrainingOptions, given: Given, first: bool) -> int:
+def train(
+    spec: RunSpec,
+    data: Dataset,
+    display: Display,
+    options: TrainingOptions,
+    given: Given,
+    first: bool,
+    reasons: Sequence[str] = (),
+) -> int:
     """Train, and write the page; the exit status is not 0 where training was asked to stop."""
     import torch
 
@@ -115,6 +123,7 @@ def train(spec: RunSpec, data: Dataset, display: Display, options: TrainingOptio
         run_fit(
             spec, path, resume=options.resume, data=data, display=display, keep=options.keep, minutes=options.minutes,
             device=options.device, trackers=named, baseline=options.baseline, watch=watch,
+            reasons=reasons,
         )  # fmt: skip
     except StoppedError as stop:
         if first:

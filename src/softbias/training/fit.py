@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,10 +52,12 @@ def run_fit(
     trackers: tuple[str, ...] = ("tensorboard",),
     baseline: bool = True,
     watch: Watch | None = None,
+    reasons: Sequence[str] = (),
 ) -> Result:
     """Train the run that the spec defines, into a directory; `data` spares reading the set again.
 
-    watch   is told of the plan before the first step, and its result of every epoch (`softbias.probes.live.watching`)
+    reasons   why settings were chosen as they are, in sentences that the run keeps
+    watch     is told of the plan before the first step, and its result of every epoch (`softbias.probes.live.watching`)
     """
     display = display or Quiet()
     accelerator = accelerate_for(spec.recipe, device)
@@ -76,7 +78,7 @@ def run_fit(
         if data.files is not None and accelerator.is_main_process:
             write_split(directory.path / "split.csv", data, split)
         if accelerator.is_main_process:
-            directory.begin(spec)
+            directory.begin(spec, reasons)
         on_epoch = start_trackers(accelerator, directory, trackers, display)
         watchers = [each for each in (on_epoch, watch and watch(plan, data, split, directory)) if each]
 

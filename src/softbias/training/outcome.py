@@ -77,7 +77,7 @@ def finish(
         "validation_accuracy": state.best.accuracy if state.best.epoch else None,
         "class_weights": plan.class_weights is not None,
         "regularize": list(spec.recipe.regularize),
-        "notes": [*data.notes, *split.notes],
+        "notes": [*directory.reasons(), *data.notes, *split.notes],
     }
     summary["peak_memory"] = peak_memory(accelerator.device.type)
     summary["peak_memory_of"] = "the GPU" if accelerator.device.type == "cuda" else "the process"

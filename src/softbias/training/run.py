@@ -21,7 +21,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -185,10 +185,15 @@ class RunDirectory:
             if different:
                 raise ValueError(f"{self.path} was started with other settings: {'; '.join(different)}; choose another --out")
 
-    def begin(self, spec: RunSpec) -> None:
+    def begin(self, spec: RunSpec, reasons: Sequence[str] = ()) -> None:
         """State what the run is; called when its data could be read, so that a failed start leaves nothing behind."""
         if not self.config.is_file():
-            write_text(self.config, write_config(spec))
+            write_text(self.config, write_config(spec, reasons))
+
+    def reasons(self) -> list[str]:
+        """Why the settings are as they are, where they were not all given: the comments in the config."""
+        lines = self.config.read_text(encoding="utf-8").splitlines() if self.config.is_file() else []
+        return [line.removeprefix("# ") for line in lines if line.startswith("# ")]
 
     def close(self) -> None:
         if self.lock is not None:
@@ -206,10 +211,10 @@ def write_text(path: Path, text: str) -> None:
     aside.replace(path)
 
 
-def write_config(spec: RunSpec) -> str:
-    return yaml.safe_dump(
-        {"format": CONFIG_FORMAT, "softbias": __version__, **spec.to_dict()}, sort_keys=False, allow_unicode=True
-    )
+def write_config(spec: RunSpec, reasons: Sequence[str] = ()) -> str:
+    """As YAML; reasons for what was chosen stand above it as comments."""
+    plain = {"format": CONFIG_FORMAT, "softbias": __version__, **spec.to_dict()}
+    return "".join(f"# {reason}\n" for reason in reasons) + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
 def read_config(path: Path) -> RunSpec:
