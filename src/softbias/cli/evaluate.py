@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from softbias.training.predict import Predictor
     from softbias.training.run import RunDirectory, RunSpec
 
-SPLIT_WAS_MADE = ("the split was made", "there is only train", "there is no test split", "val has no", "test has no")
-
 
 def evaluate(
     run: Annotated[Path, tyro.conf.Positional, flag("RUN", "A run's folder; with --data also a saved model's.")],
@@ -75,7 +73,7 @@ def evaluate(
 
 def notes_on(pictures: Dataset, split: str) -> list[str]:
     """What reading the set had to say; a split that was made for it does not matter where all pictures are scored."""
-    return [note for note in pictures.notes if split != "all" or not note.startswith(SPLIT_WAS_MADE)]
+    return [note for note in pictures.notes if split != "all" or note not in pictures.split_notes]
 
 
 def learned_from(directory: RunDirectory, data: Dataset, indices: Any) -> int:

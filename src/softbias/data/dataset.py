@@ -25,6 +25,7 @@ class Dataset:
                   of "train" for choosing. "test" takes part in no choice
     files         where each picture came from, if it came from a file
     notes         sentences about what was done on the way (split made here, aspect ratio, skipped files), to be shown
+    split_notes   those of them that are about the splits, and mean nothing to whoever takes all pictures
     """
 
     name: str
@@ -34,6 +35,7 @@ class Dataset:
     splits: dict[str, NDArray[np.int64]]
     files: tuple[str, ...] | None = None
     notes: tuple[str, ...] = field(default=())
+    split_notes: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
         count = len(self.labels)
@@ -61,7 +63,7 @@ class Dataset:
         return self.images.shape[1], self.images.shape[2]
 
     def with_splits(self, splits: dict[str, NDArray[np.int64]], *notes: str) -> Dataset:
-        return replace(self, splits=splits, notes=(*self.notes, *notes))
+        return replace(self, splits=splits, notes=(*self.notes, *notes), split_notes=(*self.split_notes, *notes))
 
     def fingerprint(self) -> str:
         """A hash of pictures, labels, names and splits: the same content has the same fingerprint wherever it lies."""

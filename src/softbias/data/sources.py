@@ -84,6 +84,7 @@ def read_own(
         splits,
         files=tuple(str(file) for file in listing.files),
         notes=(*notes, f"pictures at {size[0]} × {size[1]}, {describe_fit(fit)}", *made),
+        split_notes=tuple(made),
     )
 
 

@@ -147,7 +147,8 @@ def train(
             epoch_samples += batches.batch_size
 
             end_of_epoch = state.step % batches.steps_per_epoch == 0 or state.step == state.total_steps
-            if state.step % LOOK_EVERY == 0 or end_of_epoch:
+            look = state.step % LOOK_EVERY == 0 or end_of_epoch
+            if look:
                 speed = epoch_samples / (time.perf_counter() - epoch_started)
                 now = dict(zip(names, seen.tolist(), strict=True))
                 if not counted:
@@ -164,7 +165,8 @@ def train(
                 if recipe.patience and row["epoch"] - state.best.epoch >= recipe.patience and plan.validation is not None:
                     display.message(f"no better epoch for {recipe.patience}: stopped early at epoch {row['epoch']}")
                     state.total_steps = state.step
-            if minutes and agreed(accelerator, state.seconds) > 1.2 * 60 * minutes:
+            ask = look or accelerator.num_processes == 1  # several wait for each other to agree
+            if minutes and ask and agreed(accelerator, state.seconds) > 1.2 * 60 * minutes:
                 display.message(f"the {minutes:g} minutes are over at step {state.step} of {state.total_steps}")
                 state.total_steps = state.step
             waited = time.perf_counter() - saved
