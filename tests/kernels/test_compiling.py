@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from softbias.bench.kernels.sweeping import SWEEP
 from softbias.kernels import available, distance, gated, masked
+from softbias.kernels.launching import Program, forget_plans
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not available(), reason="Triton is not installed")]
 
@@ -19,17 +21,17 @@ TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"
 
 
 @pytest.fixture
-def launches(monkeypatch) -> list:
+def launches(monkeypatch) -> Iterator[list]:
     """What would be started, with tensors on the meta device."""
     made: list = []
 
-    def record(kernel, grid, tiles, tensors, numbers, **constants) -> None:
-        made.append((kernel, tiles, (*tensors, *numbers), constants))
+    def record(program, *tensors) -> None:
+        made.append((program.kernel, program.tiles, (*tensors, *program.numbers), program.constants))
 
-    monkeypatch.setattr(distance, "launch", record)
-    monkeypatch.setattr(masked, "launch", record)
-    monkeypatch.setattr(gated, "launch", record)
-    return made
+    monkeypatch.setattr(Program, "__call__", record)
+    forget_plans()
+    yield made
+    forget_plans()
 
 
 def compile_for_hopper(kernel, tiles, arguments, constants, number="fp32"):
@@ -156,6 +158,7 @@ def test_every_tile_that_the_benchmark_tries_for_it_fits(launches, tmp_path, mon
     parameters = [empty(*size, dtype=torch.float32) for size in ((4, 3), (4,), (4,))]
     for tiles in SWEEP[name]:
         monkeypatch.setattr(gated, attribute, tiles)
+        forget_plans()
         out, maps = gated.run_forward(anywhere, v, *parameters, 14, 14)
         gated.run_backward(torch.empty_like(out), anywhere, v, maps, *parameters, 14)
     require_fit(launches[program::6], tmp_path)
@@ -166,6 +169,7 @@ def test_every_tile_that_the_benchmark_tries_for_a_mask_fits(launches, tmp_path,
     qkv, a, b = empty(256, 197, 3, 3, 64), *(empty(3, 9, 197, dtype=torch.float32) for _ in range(2))
     for tiles in SWEEP[name]:
         monkeypatch.setattr(masked, name.upper(), tiles)
+        forget_plans()
         out, norms, masks = masked.run_forward(qkv, a, b, 0.1, 1, "paper")
         masked.run_backward(torch.empty_like(out), qkv, a, b, out, norms, masks, 0.1, 1, "paper")
     for launch in launches[program::5]:

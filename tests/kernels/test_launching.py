@@ -1,32 +1,39 @@
-"""What Triton found out at the first launch is remembered for others of the same kinds."""
+"""What was found out at the first launch is remembered for others of the same kinds."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from threading import Event
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from softbias import kernels
-from softbias.kernels import tiles
-from softbias.kernels.tiles import Tiles, launch
+from softbias.kernels import gated, masked
+from softbias.kernels.launching import PLANS, Program, forget_plans, planned, prepare
+from softbias.kernels.tiles import Tiles
 
 
 class Kernel:
-    """Takes notes like Triton's: `kernel[grid](…)` compiles and starts, and what it returns starts only."""
+    """Takes notes like Triton's: `kernel[grid](…)` looks at everything and starts; what `warmup` returns starts only."""
 
     arg_names = ("x", "y", "n", "heads", "BLOCK")
 
     def __init__(self) -> None:
         self.compiled: list = []
         self.started: list = []
+        self.looked: list = []
+        self.may_compile = Event()
+        self.may_compile.set()
 
     def __getitem__(self, grid):
-        def first(*arguments, **options):
-            self.compiled.append((grid, arguments, options))
-            return Again(self)
+        return lambda *arguments, **options: self.looked.append((grid, arguments, options))
 
-        return first
+    def warmup(self, *arguments, grid, **options):
+        assert self.may_compile.wait(30)
+        self.compiled.append((grid, arguments, options))
+        return Again(self)
 
 
 class Again:
@@ -45,40 +52,108 @@ def tensor(address: int, dtype: torch.dtype = torch.bfloat16) -> SimpleNamespace
 @pytest.fixture
 def kernel(monkeypatch) -> Kernel:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(tiles, "STARTERS", {})
+    monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
     return Kernel()
 
 
-def test_the_second_launch_starts_what_the_first_compiled_with_constants_in_the_kernel_s_order(kernel) -> None:
+@pytest.fixture
+def program(kernel) -> Program:
+    return Program(kernel, (5, 2), Tiles(16, 4, 2), (7,), {"BLOCK": 16, "heads": 3})
+
+
+HALF = torch.bfloat16
+OPTIONS = {"BLOCK": 16, "heads": 3, "num_warps": 4, "num_stages": 2}
+
+
+def test_it_is_compiled_once_and_started_with_constants_in_the_kernel_s_order(kernel, program) -> None:
     first, second = (tensor(32), tensor(64)), (tensor(160), tensor(4096))
     for tensors in (first, second):
-        launch(kernel, (5, 2), Tiles(16, 4, 2), tensors, (7,), BLOCK=16, heads=3)
-    assert kernel.compiled == [((5, 2), (*first, 7), {"BLOCK": 16, "heads": 3, "num_warps": 4, "num_stages": 2})]
-    assert kernel.started == [((5, 2, 1), (*second, 7, 3, 16))]
+        program(*tensors)
+    assert kernel.compiled == [((5, 2), (HALF, HALF, 7), OPTIONS)]
+    assert kernel.started == [((5, 2, 1), (*first, 7, 3, 16)), ((5, 2, 1), (*second, 7, 3, 16))]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"tensors": (tensor(32), tensor(8))},  # the compiler may have counted on multiples of 16
-        {"tensors": (tensor(32), tensor(64, torch.float16))},
-        {"numbers": (8,)},
-        {"grid": (6, 2)},
-        {"tiles": Tiles(16, 8, 2)},
-        {"heads": 4},
-    ],
-    ids=lambda change: next(iter(change)),
-)
-def test_whatever_triton_looks_at_makes_another_launch(kernel, change) -> None:
-    usual = {"grid": (5, 2), "tiles": Tiles(16, 4, 2), "tensors": (tensor(32), tensor(64)), "numbers": (7,), "heads": 3}
-    for asked in (usual, usual | change, usual):
-        launch(kernel, asked["grid"], asked["tiles"], asked["tensors"], asked["numbers"], heads=asked["heads"], BLOCK=16)
-    assert (len(kernel.compiled), len(kernel.started)) == (2, 1)
+def test_other_types_are_compiled_for_themselves(kernel, program) -> None:
+    for types in ((HALF, HALF), (HALF, torch.float16), (HALF, HALF)):
+        program(*(tensor(32, dtype) for dtype in types))
+    assert [arguments[:2] for _, arguments, _ in kernel.compiled] == [(HALF, HALF), (HALF, torch.float16)]
+    assert len(kernel.started) == 3
 
 
-def test_cpu_tensors_are_for_the_interpreter_alone(kernel) -> None:
+def test_addresses_that_the_compiler_did_not_count_on_are_left_to_triton(kernel, program) -> None:
+    odd = (tensor(32), tensor(8))
+    program(*odd)
+    program(tensor(32), tensor(64))
+    program(*odd)
+    assert kernel.looked == 2 * [((5, 2), (*odd, 7), OPTIONS)]
+    assert len(kernel.compiled) == len(kernel.started) == 1
+
+
+def test_prepared_programs_are_compiled_aside_and_waited_for(kernel, program) -> None:
+    other = Program(kernel, (1,), Tiles(16, 4, 2), (8,), {"BLOCK": 16, "heads": 3})
+    kinds = (0, HALF, HALF)
+    kernel.may_compile.clear()
+    prepare([(program, kinds), (other, kinds)])
+    prepare([(program, kinds)])  # already coming
+    assert not kernel.compiled
+    kernel.may_compile.set()
+    for each in (program, other, program):
+        each(tensor(32), tensor(64))
+    assert sorted(arguments[2] for _, arguments, _ in kernel.compiled) == [7, 8]
+    assert [arguments[2] for _, arguments in kernel.started] == [7, 8, 7]
+    prepare([(program, kinds)])  # here already
+    assert not program.coming
+
+
+def test_a_failure_aside_is_raised_where_the_program_is_started(kernel, program) -> None:
+    kernel.warmup = None
+    prepare([(program, (0, HALF, HALF))])
+    with pytest.raises(TypeError, match="not callable"):
+        program(tensor(32), tensor(64))
+
+
+def test_plans_are_made_once_unless_sizes_are_unknown_or_tiles_change() -> None:
+    made = []
+
+    @planned
+    def plan(*sizes):
+        made.append(sizes)
+        return object()
+
+    assert plan((2, 3), 4) is plan((2, 3), 4) and len(made) == 1
+    assert plan([2, 3], 4) is not plan([2, 3], 4)  # not hashable, like a size that is being traced
+    forget_plans()
+    plan((2, 3), 4)
+    assert len(made) == 4
+    PLANS.pop()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["gated", "masked"])
+@pytest.mark.skipif(not kernels.available(), reason="Triton is not installed")
+def test_what_is_prepared_is_what_a_step_starts(monkeypatch, name, dtype) -> None:
+    def empty(*size: int, dtype: torch.dtype = HALF) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device="meta")
+
+    started = []
+    monkeypatch.setattr(Program, "__call__", lambda self, *given: started.append((self, (None, *(x.dtype for x in given)))))
+    if name == "gated":
+        v, anywhere = empty(6, 12, 3, 4, 16).permute(2, 0, 3, 1, 4)[2], empty(6, 12, 4, 16).transpose(1, 2)
+        inputs = (anywhere, v, *(empty(*size, dtype=dtype) for size in ((4, 3), (4,), (4,))), 3, 4)
+        out, maps = gated.run_forward(*inputs)
+        gated.run_backward(torch.empty_like(out), anywhere, v, maps, *inputs[2:5], 4)
+        expected = gated.programs(*inputs)
+    else:
+        inputs = (empty(6, 13, 3, 2, 16), empty(2, 3, 13, dtype=dtype), empty(2, 3, 13, dtype=dtype), 0.25, 1, "paper")
+        results = masked.run_forward(*inputs)
+        masked.run_backward(torch.empty_like(results[0]), *inputs[:3], *results, *inputs[3:])
+        expected = masked.programs(*inputs)
+    assert len(expected) == {"gated": 6, "masked": 5}[name] and started == expected
+
+
+def test_cpu_tensors_are_for_the_interpreter_alone(program) -> None:
     with pytest.raises(ValueError, match="TRITON_INTERPRET=1"):
-        launch(kernel, (1,), Tiles(16, 4, 2), (torch.zeros(2),), (), BLOCK=16)
+        program(torch.zeros(2), torch.zeros(2))
 
 
 def test_the_compiler_takes_the_card_s_age_for_a_constant(monkeypatch) -> None:

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from softbias.kernels import usable
-from softbias.kernels.tiles import Tiles, block, launch
+from softbias.kernels.launching import Program, planned
+from softbias.kernels.tiles import Sizes, Tiles, block
 
 TILES = {True: Tiles(size=32, warps=8, stages=2), False: Tiles(size=32, warps=8, stages=2)}  # with gradient, without
 
@@ -83,31 +84,27 @@ def check(q: Tensor, k: Tensor, penalty: Tensor) -> None:
         )
 
 
+@planned
+def plan(shape: Sizes, q: Sizes, k: Sizes, dq: Sizes, scale: float, gradient: bool, weighted: bool) -> Program:
+    """For the shape of the queries, and the strides of these, the keys and the gradients."""
+    from softbias.kernels.distance_program import penalty_program
+
+    images, heads, tokens, channels = shape
+    tiles = TILES[gradient].for_tokens(tokens)
+    constants = {"tokens": tokens, "channels": channels, "WEIGHTED": weighted, "GRADIENT": gradient}
+    constants |= {"TOKENS": block(tokens), "CHANNELS": block(channels), "BLOCK": min(tiles.size, block(tokens))}
+    return Program(penalty_program, (images * heads,), tiles, (*q[:3], *k[:3], *dq[:3], scale, heads), constants)
+
+
 def run(
     q: Tensor, k: Tensor, penalty: Tensor, scale: float, *, gradient: bool, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from softbias.kernels.distance_program import penalty_program
-
     check(q, k, penalty)
     q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))
-    images, heads, tokens, channels = q.shape
-    totals = q.new_empty(images, heads, dtype=torch.float32)
+    totals = q.new_empty(q.shape[:2], dtype=torch.float32)
     dq, dk = (gradient_like(q), gradient_like(k)) if gradient else (q, k)
-    tiles = TILES[gradient].for_tokens(tokens)
-    launch(
-        penalty_program,
-        (images * heads,),
-        tiles,
-        (q, k, penalty.mT.contiguous(), totals if weights is None else weights.contiguous(), totals, dq, dk),
-        (*q.stride()[:3], *k.stride()[:3], *dq.stride()[:3], scale, heads),
-        tokens=tokens,
-        channels=channels,
-        WEIGHTED=weights is not None,
-        GRADIENT=gradient,
-        TOKENS=block(tokens),
-        CHANNELS=block(channels),
-        BLOCK=min(tiles.size, block(tokens)),
-    )
+    program = plan(q.shape, q.stride(), k.stride(), dq.stride(), scale, gradient, weights is not None)
+    program(q, k, penalty.mT.contiguous(), totals if weights is None else weights.contiguous(), totals, dq, dk)
     return totals.mean(1), dq, dk
 
 
@@ -125,15 +122,18 @@ def gradient_like(x: Tensor) -> Tensor:
 @torch.library.custom_op("softbias::add_scaled", mutates_args=())
 def add_scaled(other: Tensor, own: Tensor, weights: Tensor) -> Tensor:
     """other + own · weights[b], in float32 until it is written; laid out like `own`.  # (B, …), (B, …), (B,) -> (B, …)"""
-    from softbias.kernels.distance_program import add_scaled_program
-
     aligned = other if other.stride() == own.stride() else torch.empty_like(own).copy_(other)
     result = torch.empty_like(own)
-    each = own[0].numel()
-    tiles = Tiles(size=2048, warps=4, stages=1)
-    grid = (len(own), -(-each // tiles.size))
-    launch(add_scaled_program, grid, tiles, (aligned, own, weights.contiguous(), result), (each,), BLOCK=tiles.size)
+    plan_adding(len(own), own[0].numel())(aligned, own, weights.contiguous(), result)
     return result
+
+
+@planned
+def plan_adding(images: int, each: int) -> Program:
+    from softbias.kernels.distance_program import add_scaled_program
+
+    tiles = Tiles(size=2048, warps=4, stages=1)
+    return Program(add_scaled_program, (images, -(-each // tiles.size)), tiles, (each,), {"BLOCK": tiles.size})
 
 
 @add_scaled.register_fake

@@ -30,15 +30,16 @@ as good an attention kernel as cuDNN's, forward and backward.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from math import gcd
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from softbias import kernels
+from softbias.kernels.launching import Kinds, Program, planned
 from softbias.kernels.operation import operation
-from softbias.kernels.tiles import Tiles, block, launch
+from softbias.kernels.tiles import Sizes, Tiles, block, padded
 
 LONGEST = 1024  # tokens: a row of P is kept in registers
 WIDEST = 128  # channels per head
@@ -82,157 +83,196 @@ def place_map(weight: Tensor, bias: Tensor, height: int, width: int) -> Tensor:
     return (torch.einsum("hr,rij->hij", weight, encoding) + bias[:, None, None]).softmax(-1)
 
 
-def check(anywhere: Tensor, v: Tensor, weight: Tensor, bias: Tensor, gate: Tensor, height: int, width: int) -> None:
-    if v.ndim != 4 or anywhere.shape != v.shape or anywhere.dtype != v.dtype:
+def check(anywhere: Sizes, v: Sizes, types: tuple[torch.dtype, ...], parameters: tuple[Sizes, ...], grid: Sizes) -> None:
+    if len(v) != 4 or anywhere != v or len(set(types)) > 1:
         raise ValueError(
             "gated_mix takes content and values of one shape (B, H, N, D) and one type, "
-            f"but got {tuple(anywhere.shape)} {anywhere.dtype} and {tuple(v.shape)} {v.dtype}"
+            f"but got {tuple(anywhere)} {types[0]} and {tuple(v)} {types[1]}"
         )
-    _, heads, tokens, channels = v.shape
-    if height * width != tokens or tokens > LONGEST:
-        raise ValueError(f"gated_mix takes at most {LONGEST} tokens on a grid, but got {tokens} tokens on {height} × {width}")
+    _, heads, tokens, channels = v
+    if grid[0] * grid[1] != tokens or tokens > LONGEST:
+        raise ValueError(
+            f"gated_mix takes at most {LONGEST} tokens on a grid, but got {tokens} tokens on {grid[0]} × {grid[1]}"
+        )
     if channels % 8 or channels > WIDEST:
         raise ValueError(f"gated_mix takes a multiple of 8 channels per head, {WIDEST} at most, but got {channels}")
-    if weight.shape != (heads, 3) or bias.shape != (heads,) or gate.shape != (heads,):
+    if parameters != ((heads, 3), (heads,), (heads,)):
         raise ValueError(
             f"gated_mix takes weight ({heads}, 3), bias ({heads},) and gate ({heads},) for {heads} heads, "
-            f"but got {tuple(weight.shape)}, {tuple(bias.shape)} and {tuple(gate.shape)}"
+            f"but got {', '.join(str(tuple(shape)) for shape in parameters)}"
         )
 
 
 def aligned(x: Tensor) -> Tensor:
     """Contiguous channels, every eighth of which is aligned."""
-    *others, channels = x.stride()
-    return x if channels == 1 and not any(stride % 8 for stride in others) else x.contiguous()
+    *others, channel = x.stride()
+    for stride in others:
+        if stride % 8:
+            return x.contiguous()
+    return x if channel == 1 else x.contiguous()
 
 
-def eighths(x: Tensor) -> list[int]:
-    return [stride // 8 for stride in x.stride()[:3]]
+def eighths(strides: Sizes) -> list[int]:
+    return [stride // 8 for stride in strides[:3]]
 
 
-@lru_cache
 def fitting(tiles: Tiles, tokens: int) -> Tiles:
     """With no more rows than there are tokens. Fewer rows need fewer warps, but Hopper's matrix units work with four."""
     rows = min(tiles.size, block(tokens))
     return replace(tiles, size=rows, warps=max(4, tiles.warps * rows // tiles.size))
 
 
+class Forward(NamedTuple):
+    maps: Program
+    mix: Program
+
+
+@planned
+def plan_forward(
+    shape: Sizes,
+    anywhere: Sizes,
+    v: Sizes,
+    types: tuple[torch.dtype, torch.dtype],
+    of_anywhere: Sizes,
+    parameters: tuple[Sizes, Sizes, Sizes],
+    height: int,
+    width: int,
+) -> Forward:
+    """For the shape of the values, the strides of A and of the values, their types, and the shapes of all else."""
+    from softbias.kernels.gated_program import map_program, mix_program
+
+    check(of_anywhere, shape, types, parameters, (height, width))
+    images, heads, tokens, channels = shape
+    rows = max(1, ROWS.size // block(tokens))
+    shapes = {"tokens": tokens, "padded": padded(tokens)}
+    maps = Program(
+        map_program, (-(-tokens // rows), heads), ROWS, (), shapes | {"width": width, "TOKENS": block(tokens), "ROWS": rows}
+    )
+    tiles = fitting(MIX, tokens)
+    mix = Program(
+        mix_program,
+        (-(-tokens // tiles.size) * heads * -(-images * channels // tiles.other),),
+        tiles,
+        (*eighths(anywhere), *eighths(v), images),
+        shapes | {"heads": heads, "channels": channels, "ROWS": tiles.size, "COLUMNS": tiles.other, "DEPTH": tiles.depth},
+    )
+    return Forward(maps, mix)
+
+
+def forward_of(anywhere: Tensor, v: Tensor, weight: Tensor, bias: Tensor, gate: Tensor, height: int, width: int) -> Forward:
+    types, parameters = (anywhere.dtype, v.dtype), (weight.shape, bias.shape, gate.shape)
+    return plan_forward(v.shape, anywhere.stride(), v.stride(), types, anywhere.shape, parameters, height, width)
+
+
 def run_forward(
     anywhere: Tensor, v: Tensor, weight: Tensor, bias: Tensor, gate: Tensor, height: int, width: int
 ) -> tuple[Tensor, Tensor]:
     """O and P."""
-    from softbias.kernels.gated_program import map_program, mix_program
-
-    check(anywhere, v, weight, bias, gate, height, width)
     anywhere, v = aligned(anywhere), aligned(v)
-    images, heads, tokens, channels = v.shape
+    plan = forward_of(anywhere, v, weight, bias, gate, height, width)
     out, maps = empty_results(v)
-    rows = max(1, ROWS.size // block(tokens))
-    launch(
-        map_program,
-        (-(-tokens // rows), heads),
-        ROWS,
-        (weight.contiguous(), maps),
-        (),
-        tokens=tokens,
-        padded=maps.shape[-1],
-        width=width,
-        TOKENS=block(tokens),
-        ROWS=rows,
-    )
-    tiles = fitting(MIX, tokens)
-    launch(
-        mix_program,
-        (-(-tokens // tiles.size) * heads * -(-images * channels // tiles.other),),
-        tiles,
-        (anywhere, v, maps, gate, out),
-        (*eighths(anywhere), *eighths(v), images),
-        heads=heads,
-        tokens=tokens,
-        padded=maps.shape[-1],
-        channels=channels,
-        ROWS=tiles.size,
-        COLUMNS=tiles.other,
-        DEPTH=tiles.depth,
-    )
+    plan.maps(weight.contiguous(), maps)
+    plan.mix(anywhere, v, maps, gate, out)
     return out, maps
+
+
+class Backward(NamedTuple):
+    values: Program
+    pairs: Program
+    scores: Program
+    parameters: Program
+    products: Sizes  # shapes of what they hand on
+    parts: Sizes
+    rows: Sizes
+
+
+@planned
+def plan_backward(shape: Sizes, dout: Sizes, anywhere: Sizes, v: Sizes, danywhere: Sizes, width: int) -> Backward:
+    """For the shape of the values, and the strides of the gradient, A, the values, and the gradient of A."""
+    from softbias.kernels.gated_program import pairs_program, parameters_program, scores_program, values_program
+
+    images, heads, tokens, channels = shape
+    shapes = {"heads": heads, "tokens": tokens, "padded": padded(tokens)}
+    tiles = fitting(VALUES, tokens)
+    each = -(-tokens // tiles.size) * -(-images * channels // tiles.other)  # programs of a head
+    values = Program(
+        values_program,
+        (each * heads,),
+        tiles,
+        (*eighths(dout), *eighths(anywhere), *eighths(danywhere), images),
+        shapes | {"channels": channels, "ROWS": tiles.size, "COLUMNS": tiles.other, "DEPTH": tiles.depth},
+    )
+    tiles = fitting(PAIRS, tokens)
+    columns = min(tiles.other, block(tokens))
+    places = -(-tokens // tiles.size) * -(-tokens // columns)
+    share_of_batch = -(-images // max(1, PROGRAMS // (places * heads)))
+    share_of_batch += -share_of_batch % (tiles.depth // gcd(tiles.depth, channels))  # a whole number of steps
+    parts = -(-images // share_of_batch)
+    pairs = Program(
+        pairs_program,
+        (places, heads, parts),
+        tiles,
+        (*eighths(dout), *eighths(v), images, share_of_batch),
+        shapes | {"channels": channels, "ROWS": tiles.size, "COLUMNS": columns, "DEPTH": tiles.depth},
+    )
+    at_once = 1 << (min(parts, 64) - 1).bit_length()
+    size = max(1, 2 * ROWS.size // (block(tokens) * at_once))
+    blocks = -(-tokens // size)
+    at_once = min(at_once, max(1, 2 * ROWS.size // block(tokens)))
+    scores = Program(
+        scores_program,
+        (blocks, heads),
+        ROWS,
+        (parts,),
+        shapes | {"width": width, "TOKENS": block(tokens), "ROWS": size, "PARTS": at_once},
+    )
+    parameters = Program(parameters_program, (heads,), ROWS, (each, blocks), {"heads": heads, "BLOCK": 512})
+    return Backward(
+        values, pairs, scores, parameters, (heads, each), (parts, heads, tokens, padded(tokens)), (4, heads, blocks)
+    )
 
 
 def run_backward(
     dout: Tensor, anywhere: Tensor, v: Tensor, maps: Tensor, weight: Tensor, bias: Tensor, gate: Tensor, width: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of A, the values, w, the bias and λ."""
-    from softbias.kernels.gated_program import pairs_program, parameters_program, scores_program, values_program
-
     danywhere, dv, dweight, dbias, dgate = empty_gradients(anywhere, v, weight, bias, gate)
     dout, anywhere, v, weight = aligned(dout), aligned(anywhere), aligned(v), weight.contiguous()
-    images, heads, tokens, channels = v.shape
-    shapes = {"heads": heads, "tokens": tokens, "padded": maps.shape[-1]}
-    tiles = fitting(VALUES, tokens)
-    each = -(-tokens // tiles.size) * -(-images * channels // tiles.other)  # programs of a head
-    products = torch.empty(heads, each, dtype=torch.float32, device=v.device)
-    launch(
-        values_program,
-        (each * heads,),
-        tiles,
-        (dout, anywhere, maps, gate, danywhere, dv, products),
-        (*eighths(dout), *eighths(anywhere), *eighths(danywhere), images),
-        channels=channels,
-        ROWS=tiles.size,
-        COLUMNS=tiles.other,
-        DEPTH=tiles.depth,
-        **shapes,
+    plan = plan_backward(v.shape, dout.stride(), anywhere.stride(), v.stride(), danywhere.stride(), width)
+    products, parts, rows = (
+        torch.empty(shape, dtype=torch.float32, device=v.device) for shape in (plan.products, plan.parts, plan.rows)
     )
-    tiles = fitting(PAIRS, tokens)
-    columns = min(tiles.other, block(tokens))
-    pairs = -(-tokens // tiles.size) * -(-tokens // columns)
-    share_of_batch = -(-images // max(1, PROGRAMS // (pairs * heads)))
-    share_of_batch += -share_of_batch % (tiles.depth // gcd(tiles.depth, channels))  # a whole number of steps
-    parts = torch.empty(-(-images // share_of_batch), *maps.shape, dtype=torch.float32, device=v.device)
-    launch(
-        pairs_program,
-        (pairs, heads, len(parts)),
-        tiles,
-        (dout, v, parts),
-        (*eighths(dout), *eighths(v), images, share_of_batch),
-        channels=channels,
-        ROWS=tiles.size,
-        COLUMNS=columns,
-        DEPTH=tiles.depth,
-        **shapes,
-    )
-    at_once = 1 << (min(len(parts), 64) - 1).bit_length()
-    size = max(1, 2 * ROWS.size // (block(tokens) * at_once))
-    blocks = -(-tokens // size)
-    rows = torch.empty(4, heads, blocks, dtype=torch.float32, device=v.device)
-    launch(
-        scores_program,
-        (blocks, heads),
-        ROWS,
-        (parts, weight, rows),
-        (len(parts),),
-        width=width,
-        TOKENS=block(tokens),
-        ROWS=size,
-        PARTS=min(at_once, max(1, 2 * ROWS.size // block(tokens))),
-        **shapes,
-    )
-    launch(
-        parameters_program,
-        (heads,),
-        ROWS,
-        (products, rows, gate, dweight, dbias, dgate),
-        (each, blocks),
-        heads=heads,
-        BLOCK=512,
-    )
+    plan.values(dout, anywhere, maps, gate, danywhere, dv, products)
+    plan.pairs(dout, v, parts)
+    plan.scores(parts, weight, rows)
+    plan.parameters(products, rows, gate, dweight, dbias, dgate)
     return danywhere, dv, dweight, dbias, dgate
+
+
+def programs(
+    anywhere: Tensor, v: Tensor, weight: Tensor, bias: Tensor, gate: Tensor, height: int, width: int
+) -> list[tuple[Program, Kinds]]:
+    """All that a step will start, with what each will be given, if the gradient comes laid out like the output."""
+    anywhere, v = aligned(anywhere), aligned(v)
+    place, half, single, whole = v.device.index, v.dtype, torch.float32, weight.dtype
+    forward = forward_of(anywhere, v, weight, bias, gate, height, width)
+    _, heads, tokens, channels = v.shape
+    out = (tokens * heads * channels, heads * channels, channels, 1)
+    backward = plan_backward(v.shape, out, anywhere.stride(), v.stride(), anywhere.stride(), width)
+    return [
+        (forward.maps, (place, whole, half)),
+        (forward.mix, (place, half, half, half, gate.dtype, half)),
+        (backward.values, (place, half, half, half, gate.dtype, half, half, single)),
+        (backward.pairs, (place, half, half, single)),
+        (backward.scores, (place, single, whole, single)),
+        (backward.parameters, (place, single, single, gate.dtype, whole, bias.dtype, gate.dtype)),
+    ]
 
 
 def empty_results(v: Tensor) -> tuple[Tensor, Tensor]:
     """O (B, N, H, D) and P (H, N, N and zeros up to a multiple of 16)"""
     images, heads, tokens, channels = v.shape
-    return v.new_empty(images, tokens, heads, channels), v.new_empty(heads, tokens, tokens + -tokens % 16)
+    return v.new_empty(images, tokens, heads, channels), v.new_empty(heads, tokens, padded(tokens))
 
 
 def empty_gradients(anywhere: Tensor, v: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -265,4 +305,5 @@ mix = operation(
     like_backward=lambda dout, anywhere, v, maps, weight, bias, gate, width: empty_gradients(anywhere, v, weight, bias, gate),
     keep=keep,
     differentiate=differentiate,
+    programs=programs,
 )

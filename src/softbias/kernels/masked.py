@@ -27,11 +27,14 @@ rank where a map costs N, and rank 9 × 64 > 197; and the roll turns M into N sh
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
+from softbias.kernels.launching import Kinds, Program, planned
 from softbias.kernels.operation import operation
-from softbias.kernels.tiles import Tiles, block, launch
+from softbias.kernels.tiles import Sizes, Tiles, block, padded
 
 UNROLL = Tiles(size=32, warps=4, stages=1)
 FORWARD = Tiles(size=32, warps=8, stages=2)
@@ -61,16 +64,15 @@ def plain_masked_attention(qkv: Tensor, a: Tensor, b: Tensor, scale: float, pref
     return ((y @ v) / (norm + 1e-8).to(v.dtype)).transpose(1, 2)
 
 
-def check(qkv: Tensor, a: Tensor, b: Tensor, prefix: int, roll: str) -> None:
-    shapes = qkv.shape, a.shape, b.shape
-    if qkv.ndim != 5 or qkv.shape[2] != 3 or a.ndim != 3 or a.shape != b.shape or a.shape[::2] != qkv.shape[3:0:-2]:
+def check(qkv: Sizes, a: Sizes, b: Sizes, prefix: int, roll: str) -> None:
+    if len(qkv) != 5 or qkv[2] != 3 or len(a) != 3 or a != b or a[::2] != qkv[3:0:-2]:
         raise ValueError(
             "masked_attention takes a projection (B, N, 3, H, D) and two factors (H, r, N), "
-            f"but got {', '.join(str(tuple(shape)) for shape in shapes)}"
+            f"but got {', '.join(str(tuple(shape)) for shape in (qkv, a, b))}"
         )
-    if roll not in ROLLS or not 0 <= prefix < qkv.shape[1]:
+    if roll not in ROLLS or not 0 <= prefix < qkv[1]:
         raise ValueError(
-            f"masked_attention takes a roll out of {', '.join(ROLLS)} and a prefix of fewer than all {qkv.shape[1]} tokens, "
+            f"masked_attention takes a roll out of {', '.join(ROLLS)} and a prefix of fewer than all {qkv[1]} tokens, "
             f"but got roll={roll!r} and prefix={prefix}"
         )
 
@@ -79,53 +81,112 @@ def with_contiguous_channels(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def layout(a: Tensor, masks: Tensor, prefix: int, roll: str) -> dict[str, int]:
+def layout(a: Sizes, prefix: int, roll: str) -> dict[str, int]:
     """How the programs see a mask: without a roll, all of it is prefix; the released code reads a prefix too far left."""
-    _, heads, tokens, padded = masks.shape
+    heads, ranks, tokens = a
     return {
-        "ranks": a.shape[1],
+        "ranks": ranks,
         "heads": heads,
         "tokens": tokens,
-        "padded": padded,
+        "padded": padded(tokens),
         "prefix": tokens if roll == "none" else prefix,
         "shift": prefix if roll == "released" else 0,
     }
 
 
-def run_forward(qkv: Tensor, a: Tensor, b: Tensor, scale: float, prefix: int, roll: str) -> tuple[Tensor, Tensor, Tensor]:
-    """O, n, and M with its transpose."""
+class Forward(NamedTuple):
+    unroll: Program
+    attention: Program
+
+
+@planned
+def plan_forward(qkv: Sizes, strides: Sizes, out: Sizes, a: Sizes, b: Sizes, scale: float, prefix: int, roll: str) -> Forward:
+    """For the shapes of the inputs, and the strides of the projection and of O."""
     from softbias.kernels.factors_program import unroll_program
     from softbias.kernels.masked_program import forward_program
 
     check(qkv, a, b, prefix, roll)
-    qkv = with_contiguous_channels(qkv)
-    images, tokens, _, heads, channels = qkv.shape
-    out, norms, masks = empty_results(qkv)
-    padded = masks.shape[-1]
-    launch(
-        unroll_program,
-        ((-(-padded // UNROLL.size)) ** 2, heads),
-        UNROLL,
-        (a.contiguous(), b.contiguous(), masks),
-        (),
-        BLOCK=UNROLL.size,
-        **layout(a, masks, prefix, roll),
-    )
-    launch(
+    images, tokens, _, heads, channels = qkv
+    of_mask = layout(a, prefix, roll)
+    tiles = (-(-padded(tokens) // UNROLL.size)) ** 2
+    unroll = Program(unroll_program, (tiles, heads), UNROLL, (), of_mask | {"BLOCK": UNROLL.size})
+    shapes = {name: of_mask[name] for name in ("heads", "tokens", "padded")}
+    shapes |= {"channels": channels, "CHANNELS": block(channels), "TOKENS": block(tokens)}
+    attention = Program(
         forward_program,
         (images * heads,),
         FORWARD.for_tokens(tokens),
-        (qkv, masks, out, norms),
-        (*qkv.stride()[:4], *out.stride()[:3], scale),
-        heads=heads,
-        tokens=tokens,
-        padded=padded,
-        channels=channels,
-        TOKENS=block(tokens),
-        CHANNELS=block(channels),
-        BLOCK=min(FORWARD.size, block(tokens)),
+        (*strides[:4], *out[:3], scale),
+        shapes | {"BLOCK": min(FORWARD.size, block(tokens))},
     )
+    return Forward(unroll, attention)
+
+
+def run_forward(qkv: Tensor, a: Tensor, b: Tensor, scale: float, prefix: int, roll: str) -> tuple[Tensor, Tensor, Tensor]:
+    """O, n, and M with its transpose."""
+    qkv = with_contiguous_channels(qkv)
+    out, norms, masks = empty_results(qkv)
+    plan = plan_forward(qkv.shape, qkv.stride(), out.stride(), a.shape, b.shape, scale, prefix, roll)
+    plan.unroll(a.contiguous(), b.contiguous(), masks)
+    plan.attention(qkv, masks, out, norms)
     return out, norms, masks
+
+
+class Backward(NamedTuple):
+    projection: Program
+    mask: Program
+    factors: Program
+    parts: Sizes  # the shape of what the second hands on
+
+
+@planned
+def plan_backward(
+    qkv: Sizes, strides: Sizes, out: Sizes, dout: Sizes, dqkv: Sizes, a: Sizes, scale: float, prefix: int, roll: str
+) -> Backward:
+    """For the shapes of the projection and the factors, and the strides of the projection, O and their gradients."""
+    from softbias.kernels.factors_program import factors_program
+    from softbias.kernels.masked_program import backward_program, mask_program
+
+    images, tokens, _, heads, channels = qkv
+    of_mask = layout(a, prefix, roll)
+    shapes = {name: of_mask[name] for name in ("heads", "tokens", "padded")}
+    shapes |= {"channels": channels, "CHANNELS": block(channels)}
+    projection = Program(
+        backward_program,
+        (images * heads,),
+        BACKWARD.for_tokens(tokens),
+        (*strides[:4], *out[:3], *dout[:3], *dqkv[:4], scale),
+        shapes | {"TOKENS": block(tokens), "BLOCK": min(BACKWARD.size, block(tokens))},
+    )
+    rows = min(32 if 64 < tokens <= 96 else MASK.size, block(tokens))  # 65 tokens: 3 × 32 rows, not 2 × 64
+    columns = min(MASK.other, block(tokens))
+    tiles = -(-tokens // rows) * -(-tokens // columns)
+    share_of_batch = -(-images // min(images, -(-PROGRAMS // (tiles * heads))))
+    parts = -(-images // share_of_batch)
+    mask = Program(
+        mask_program,
+        (tiles, heads, parts),
+        MASK,
+        (*strides[:4], *dout[:3], scale, images, share_of_batch),
+        shapes | {"prefix": of_mask["prefix"], "ROWS": rows, "COLUMNS": columns},
+    )
+    at_once = min(1 << (parts - 1).bit_length(), FACTORS.size // block(tokens))
+    rows = FACTORS.size // (block(tokens) * at_once)
+    factors = Program(
+        factors_program,
+        (-(-tokens // rows) + -(-tokens // FACTORS.other), heads, -(-a[1] // RANKS)),
+        FACTORS,
+        (parts,),
+        of_mask
+        | {
+            "TOKENS": block(tokens),
+            "ROWS": rows,
+            "COLUMNS": FACTORS.other,
+            "PARTS_OF_ROWS": at_once,
+            "PARTS_OF_COLUMNS": max(1, min(at_once, FACTORS.size // (block(tokens) * FACTORS.other))),
+        },
+    )
+    return Backward(projection, mask, factors, (parts, heads, tokens, padded(tokens)))
 
 
 def run_backward(
@@ -141,58 +202,33 @@ def run_backward(
     roll: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the projection and of the factors."""
-    from softbias.kernels.factors_program import factors_program
-    from softbias.kernels.masked_program import backward_program, mask_program
-
     qkv, dout = with_contiguous_channels(qkv), with_contiguous_channels(dout)
-    images, tokens, _, heads, channels = qkv.shape
     dqkv, da, db = empty_gradients(qkv, a, b)
+    plan = plan_backward(qkv.shape, qkv.stride(), out.stride(), dout.stride(), dqkv.stride(), a.shape, scale, prefix, roll)
     ratios = torch.empty_like(norms)
-    of_mask = layout(a, masks, prefix, roll)
-    shapes = {name: of_mask[name] for name in ("heads", "tokens", "padded")}
-    shapes |= {"channels": channels, "CHANNELS": block(channels)}
-    launch(
-        backward_program,
-        (images * heads,),
-        BACKWARD.for_tokens(tokens),
-        (qkv, masks, out, norms, dout, dqkv, ratios),
-        (*qkv.stride()[:4], *out.stride()[:3], *dout.stride()[:3], *dqkv.stride()[:4], scale),
-        TOKENS=block(tokens),
-        BLOCK=min(BACKWARD.size, block(tokens)),
-        **shapes,
-    )
-    rows = min(32 if 64 < tokens <= 96 else MASK.size, block(tokens))  # 65 tokens: 3 × 32 rows, not 2 × 64
-    columns = min(MASK.other, block(tokens))
-    tiles = -(-tokens // rows) * -(-tokens // columns)
-    share_of_batch = -(-images // min(images, -(-PROGRAMS // (tiles * heads))))
-    parts = torch.empty(-(-images // share_of_batch), *masks.shape[1:], dtype=torch.float32, device=masks.device)
-    launch(
-        mask_program,
-        (tiles, heads, len(parts)),
-        MASK,
-        (qkv, masks, norms, ratios, dout, parts),
-        (*qkv.stride()[:4], *dout.stride()[:3], scale, images, share_of_batch),
-        prefix=of_mask["prefix"],
-        ROWS=rows,
-        COLUMNS=columns,
-        **shapes,
-    )
-    at_once = min(1 << (len(parts) - 1).bit_length(), FACTORS.size // block(tokens))
-    rows = FACTORS.size // (block(tokens) * at_once)
-    launch(
-        factors_program,
-        (-(-tokens // rows) + -(-tokens // FACTORS.other), heads, -(-a.shape[1] // RANKS)),
-        FACTORS,
-        (parts, a.contiguous(), b.contiguous(), da, db),
-        (len(parts),),
-        TOKENS=block(tokens),
-        ROWS=rows,
-        COLUMNS=FACTORS.other,
-        PARTS_OF_ROWS=at_once,
-        PARTS_OF_COLUMNS=max(1, min(at_once, FACTORS.size // (block(tokens) * FACTORS.other))),
-        **of_mask,
-    )
+    parts = torch.empty(plan.parts, dtype=torch.float32, device=masks.device)
+    plan.projection(qkv, masks, out, norms, dout, dqkv, ratios)
+    plan.mask(qkv, masks, norms, ratios, dout, parts)
+    plan.factors(parts, a.contiguous(), b.contiguous(), da, db)
     return dqkv, da, db
+
+
+def programs(qkv: Tensor, a: Tensor, b: Tensor, scale: float, prefix: int, roll: str) -> list[tuple[Program, Kinds]]:
+    """All that a step will start, with what each will be given, if the gradient comes laid out like the output."""
+    _, tokens, _, heads, channels = qkv.shape
+    place, half, single, whole = qkv.device.index, qkv.dtype, torch.float32, a.dtype
+    out = (tokens * heads * channels, heads * channels, channels, 1)
+    dqkv = (3 * tokens * heads * channels, 3 * heads * channels, heads * channels, channels, 1)
+    strides = qkv.stride() if qkv.stride(-1) == 1 else dqkv
+    forward = plan_forward(qkv.shape, strides, out, a.shape, b.shape, scale, prefix, roll)
+    backward = plan_backward(qkv.shape, strides, out, out, dqkv, a.shape, scale, prefix, roll)
+    return [
+        (forward.unroll, (place, whole, b.dtype, half)),
+        (forward.attention, (place, half, half, half, single)),
+        (backward.projection, (place, half, half, half, single, half, half, single)),
+        (backward.mask, (place, half, half, single, single, half, single)),
+        (backward.factors, (place, single, whole, b.dtype, whole, b.dtype)),
+    ]
 
 
 def empty_results(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -201,7 +237,7 @@ def empty_results(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return (
         qkv.new_empty(images, tokens, heads, channels),
         qkv.new_empty(images, heads, dtype=torch.float32),
-        qkv.new_empty(2, heads, tokens, tokens + -tokens % 16),
+        qkv.new_empty(2, heads, tokens, padded(tokens)),
     )
 
 
@@ -229,4 +265,5 @@ attention = operation(
     like_backward=lambda dout, qkv, a, b, *others: empty_gradients(qkv, a, b),
     keep=keep,
     differentiate=differentiate,
+    programs=programs,
 )

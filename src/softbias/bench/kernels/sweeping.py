@@ -8,6 +8,7 @@ from softbias.bench.kernels.cases import DEVICE, DISTANCE, GATED, MASKED, distan
 from softbias.bench.kernels.measuring import captured, reported, step
 from softbias.bench.timing import interleaved
 from softbias.kernels import distance, gated, masked
+from softbias.kernels.launching import forget_plans
 from softbias.kernels.tiles import Tiles
 
 GATED_TILES = (  # size, other, depth, warps, stages
@@ -71,12 +72,14 @@ def sweep(names: list[str], rounds: int) -> None:
             case, replays = build(*shape), {}
             for tiles in SWEEP[name]:
                 setattr(module, attribute, {True: tiles, False: tiles} if name == "distance" else tiles)
+                forget_plans()
                 with reported(f"{name} {tiles}"):
                     for backward in (False, True) if name == "distance" else (name not in ("forward", "unroll", "mix"),):
                         replays[f"{tiles} {'with' if backward else 'without'} gradient"] = captured(
                             step(case, "kernel", backward)
                         )
             setattr(module, attribute, usual)
+            forget_plans()
             print(f"\nsweep of {name}, {case.name}, usual {usual}")
             for form, timing in sorted(interleaved(replays, DEVICE, rounds=rounds).items(), key=lambda pair: pair[1].median):
                 print(f"  {timing.median * 1e3:7.3f} ms  {form}")
