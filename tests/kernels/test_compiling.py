@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"
 
 
 @pytest.fixture
-def launches(monkeypatch) -> Iterator[list]:
+def launches(monkeypatch, new_plans) -> list:
     """What would be started, with tensors on the meta device."""
     made: list = []
 
@@ -29,9 +28,7 @@ def launches(monkeypatch) -> Iterator[list]:
         made.append((program.kernel, program.tiles, (*tensors, *program.numbers), program.constants))
 
     monkeypatch.setattr(Program, "__call__", record)
-    forget_plans()
-    yield made
-    forget_plans()
+    return made
 
 
 def compile_for_hopper(kernel, tiles, arguments, constants, number="fp32"):

@@ -108,7 +108,7 @@ def test_a_very_strong_place_overflows_nowhere() -> None:
 
 
 @pytest.mark.parametrize("entries", [8, 16, 2048], ids=["one at a time", "two at a time", "all at once"])
-def test_gradients_sum_all_parts_of_the_batch(monkeypatch, entries) -> None:
+def test_gradients_sum_all_parts_of_the_batch(monkeypatch, new_plans, entries) -> None:
     monkeypatch.setattr(gated, "PROGRAMS", 3)  # 11 images in parts of four, the last of them short
     monkeypatch.setattr(gated, "ROWS", replace(gated.ROWS, size=entries))
     shape = (11, 1, 3, 4, 48)

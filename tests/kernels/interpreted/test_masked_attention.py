@@ -89,7 +89,7 @@ def test_every_rank_is_taken(rank) -> None:
 
 @pytest.mark.parametrize("entries", [16, 256, 8192], ids=["one at a time", "few at a time", "all at once"])
 @pytest.mark.parametrize("roll", ["paper", "released"])
-def test_the_factors_gradients_sum_all_parts_of_the_batch(monkeypatch, entries, roll) -> None:
+def test_the_factors_gradients_sum_all_parts_of_the_batch(monkeypatch, new_plans, entries, roll) -> None:
     monkeypatch.setattr(masked, "PROGRAMS", 3)  # 5 images in 3 parts, the last of them short
     monkeypatch.setattr(masked, "FACTORS", replace(masked.FACTORS, size=entries))
     require_the_definition(inputs_of((5, 9, 1, 16)), 1, roll)
