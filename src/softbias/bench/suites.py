@@ -11,6 +11,7 @@ import torch
 from softbias.bench import window
 from softbias.bench.rows import Row
 from softbias.bench.throughput import Builder, Setting, side_by_side
+from softbias.errors import unknown_name
 from softbias.models import create_model
 from softbias.models.presets import preset_spec
 from softbias.models.spec import ModelSpec
@@ -32,13 +33,17 @@ class Options:
     rounds: int = 20
     batch: int | None = None
     img_size: int = 224
-    models: tuple[str, ...] = ("deit_tiny", "convit_tiny")
+    models: tuple[str, ...] = ()  # none: those of the suite
     modes: tuple[str, ...] = ("inference", "training")
-    compiled: tuple[bool, ...] = (False,)
+    compiled: tuple[str | None, ...] = (None,)  # modes of torch.compile
 
     @property
     def on_gpu(self) -> bool:
         return self.device.type == "cuda"
+
+    def on_gpu_only(self, **targets: float) -> dict[str, float]:
+        """Targets that were set for a GPU."""
+        return targets if self.on_gpu else {}
 
     def settings(self) -> list[Setting]:
         dtype = torch.bfloat16 if self.on_gpu else torch.float32
@@ -53,7 +58,7 @@ def builder(name: str, img_size: int, **options: object) -> Builder:
 def peers(options: Options) -> Iterator[Row]:
     """Our models beside the same architectures in timm."""
     for setting in options.settings():
-        for name in options.models:
+        for name in options.models or ("deit_tiny", "convit_tiny"):
             models = {name: builder(name, setting.img_size)}
             against = name
             if name in PEERS:
@@ -75,15 +80,19 @@ def plain_twin(name: str, img_size: int) -> tuple[str, Builder]:
 
 def convit(options: Options) -> Iterator[Row]:
     """ConViT beside a DeiT of its width, depth and heads, and eager beside timm's ConViT."""
+    names = ("convit_tiny", "convit_small", "convit_base")
+    for name in options.models:
+        if name not in names:
+            raise unknown_name("model of the suite convit", name, names)
     for setting in options.settings():
-        for name in ("convit_tiny", "convit_small", "convit_base"):
+        for name in options.models or names:
             training = setting.mode == "training"
             twin, build_twin = plain_twin(name, setting.img_size)
             least = 0.92 if setting.compiled and training else 0.80
             models = {name: builder(name, setting.img_size), twin: build_twin}
             if name == "convit_tiny":
                 models["deit_tiny"] = builder("deit_tiny", setting.img_size)
-            measured = side_by_side(models, setting, options.rounds, against=twin, targets={name: least})
+            measured = side_by_side(models, setting, options.rounds, against=twin, targets=options.on_gpu_only(**{name: least}))
             if training and name == "convit_base":
                 measured += [
                     replace(row, what=f"{name}: memory", value=row.memory / 2**30, unit="GiB", spread=None, quartiles=None,
@@ -95,7 +104,7 @@ def convit(options: Options) -> Iterator[Row]:
             if not setting.compiled:
                 theirs = PEERS[name]
                 pair = {name: builder(name, setting.img_size), theirs: builder(theirs, setting.img_size)}
-                target = {name: 2.4 if training else 3.0}
+                target = options.on_gpu_only(**{name: 2.4 if training else 3.0})
                 yield from side_by_side(pair, setting, options.rounds, against=theirs, targets=target)
                 forget()
 
@@ -109,7 +118,9 @@ def masked(options: Options) -> Iterator[Row]:
             continue
         models = {name: builder(name, setting.img_size) for name in ("ibit_tiny", "deit_tiny")}
         models["ibit_tiny, softmax"] = builder("ibit_tiny", setting.img_size, norm="softmax")
-        yield from side_by_side(models, setting, options.rounds, against="deit_tiny", targets={"ibit_tiny": 0.90})
+        yield from side_by_side(
+            models, setting, options.rounds, against="deit_tiny", targets=options.on_gpu_only(ibit_tiny=0.90)
+        )
         forget()
         if options.on_gpu:
             with kernels.disabled():

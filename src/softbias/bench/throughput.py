@@ -25,7 +25,7 @@ class Setting:
     img_size: int
     device: torch.device
     dtype: torch.dtype
-    compiled: bool = False
+    compiled: str | None = None  # how: a mode of torch.compile
 
     def precision(self) -> AbstractContextManager[Any]:
         if self.dtype == torch.float32:
@@ -33,14 +33,15 @@ class Setting:
         return torch.autocast(self.device.type, self.dtype)
 
     def __str__(self) -> str:
-        return f"{'compiled' if self.compiled else 'eager'} {self.mode}, batch {self.batch}, {self.img_size} px"
+        how = {None: "eager", "default": "compiled", "reduce-overhead": "compiled, CUDA graphs,"}[self.compiled]
+        return f"{how} {self.mode}, batch {self.batch}, {self.img_size} px"
 
 
 def prepare(build: Builder, setting: Setting) -> Callable[[], object]:
     """A step to time: a forward pass, or forward, backward and an AdamW update."""
     torch.manual_seed(0)
     model = build().to(setting.device)
-    run = torch.compile(model) if setting.compiled else model
+    run = torch.compile(model, mode=setting.compiled) if setting.compiled else model
     images = torch.randn(setting.batch, 3, setting.img_size, setting.img_size, device=setting.device)
     if setting.mode == "inference":
         model.eval()

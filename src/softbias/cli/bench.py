@@ -10,16 +10,23 @@ import tyro
 
 from softbias.cli.parsing import flag
 
+COMPILED: dict[str, tuple[str | None, ...]] = {  # torch.compile's modes
+    "off": (None,),
+    "on": ("default",),
+    "graphs": ("reduce-overhead",),
+    "both": (None, "default"),
+}
+
 
 def bench(
     suite: Annotated[str, tyro.conf.Positional, flag("SUITE", "What to measure; several with commas.")] = "peers",
     /,
-    models: str = "deit_tiny,convit_tiny",
+    models: str | None = None,
     mode: Literal["inference", "training", "both"] = "both",
     img_size: int = 224,
     batch: int | None = None,
     rounds: int = 20,
-    compile: Literal["off", "on", "both"] = "off",
+    compile: Literal["off", "on", "graphs", "both"] = "off",
     device: str = "auto",
     json: Path | None = None,
 ) -> None:
@@ -30,12 +37,12 @@ def bench(
     regularization. `python -m softbias.bench.kernels` times single kernels.
 
     Args:
-        models: Names for the suite peers, separated by commas.
+        models: Names, separated by commas, for the suites peers (any model) and convit.
         mode: What to time: a forward pass, a training step (AdamW), or both.
         img_size: Side of the image.
         batch: Images per step; chosen by the suite if not given.
         rounds: How often each is timed.
-        compile: Whether models are compiled by torch.compile.
+        compile: Whether models are compiled by torch.compile; graphs: and replayed as CUDA graphs; both: off, and on.
         device: cpu, cuda, or auto.
         json: Also write the rows, hardware and versions to this file.
     """
@@ -59,9 +66,9 @@ def bench(
         rounds,
         batch,
         img_size,
-        tuple(models.split(",")),
+        tuple(models.split(",")) if models else (),
         ("inference", "training") if mode == "both" else (mode,),
-        {"off": (False,), "on": (True,), "both": (False, True)}[compile],
+        COMPILED[compile],
     )
     about = environment(place) | {"rounds": rounds}
     found: dict[str, list[dict[str, object]]] = {}
