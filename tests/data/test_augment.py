@@ -7,9 +7,11 @@ import torch
 import torchvision.transforms.v2.functional as reference
 from torch import Tensor
 
-from softbias.data import color, erasing
-from softbias.data.augment import Augmentation, augment, normalize
+from softbias.data import color, erasing, hashing
+from softbias.data.augment import Augmentation, augment, draws, normalize
 from softbias.data.hashing import Stream
+from softbias.data.mixing import plan_mix
+from softbias.training.recipe import RECIPES
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 ZERO, ONE = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)  # gives the levels 0 … 255 back
@@ -135,6 +137,19 @@ def test_what_a_sample_becomes_does_not_depend_on_its_batch(settings: Augmentati
     assert torch.equal(augment(images[order], index[order], 5, 9, settings, MEAN, STD), whole[order])
     parts = [augment(images[i : i + 7], index[i : i + 7], torch.tensor(5), 9, settings, MEAN, STD) for i in range(0, 24, 7)]
     torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("recipe", ["small", "quick", "deit", "arvit-pretrain"])
+def test_everything_but_noise_is_drawn_at_once(monkeypatch, recipe: str):
+    settings, asked = RECIPES[recipe].augmentation, []
+    monkeypatch.setattr(hashing, "finalize", lambda z, usual=hashing.finalize: asked.append(tuple(z.shape)) or usual(z))
+    levels(pictures(), settings)
+    noise = [(8, 256)] if settings.erasing and settings.erasing_value == "noise" else []
+    assert asked == [(8,), (8,), (8,), (8, sum(draws(settings).values())), *noise]
+    if settings.mixes:
+        asked.clear()
+        plan_mix(torch.arange(8), 0, 0, 100, settings, (16, 16))
+        assert asked == [(8,), (8,), (8,), (8, 7)]
 
 
 @pytest.mark.parametrize("change", [{"epoch": 1}, {"seed": 1}, {"index": torch.arange(1, 9)}], ids=str)

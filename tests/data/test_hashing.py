@@ -92,6 +92,17 @@ def test_a_stream_draws_what_the_functions_draw():
     assert torch.equal(stream.normal(crop, 4)[:, 3], normal(3, 2, index, "crop", 3))
 
 
+def test_what_is_drawn_at_once_is_what_would_have_been_drawn_one_by_one():
+    index, (a, b, c) = MANY[:1000], (operation_id(name) for name in "abc")
+    plain, at_once = Stream.of(3, 5, index), Stream.of(3, 5, index, {a: 3, b: 1})
+    for draws in (None, 1, 2, 3, 4):  # four are more than were announced
+        assert torch.equal(plain.bits(a, draws), at_once.bits(a, draws))
+        assert torch.equal(plain.uniform(a, draws, -1, 2), at_once.uniform(a, draws, -1, 2))
+        assert torch.equal(plain.normal(a, draws), at_once.normal(a, draws))
+    assert torch.equal(plain.integers(b, 0, 7), at_once.integers(b, 0, 7))
+    assert torch.equal(plain.uniform(c, 2), at_once.uniform(c, 2))  # nobody announced these
+
+
 def test_a_samples_numbers_do_not_depend_on_the_batch():
     whole = Stream.of(0, 1, MANY[:1000]).uniform(operation_id("crop"), 3)
     order = torch.from_numpy(np.random.default_rng(0).permutation(1000))

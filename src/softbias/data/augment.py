@@ -23,7 +23,7 @@ from torch import Tensor
 from softbias.data import color, erasing, geometry, randaugment
 from softbias.data.augmentation import Augmentation
 from softbias.data.geometry import Size, rotate_quarter
-from softbias.data.hashing import Stream
+from softbias.data.hashing import Draws, Stream
 
 __all__ = ["Augmentation", "augment", "normalize", "rotate_quarter"]
 
@@ -50,7 +50,7 @@ def augment(
     source: Size = (images.shape[-2], images.shape[-1])
     size = size or source
     check(images, index, settings, source)
-    stream = Stream.of(seed, epoch, index)
+    stream = Stream.of(seed, epoch, index, draws(settings))
     mean, std = per_channel(mean, images), per_channel(std, images)
     top, left, height, width = geometry.draw_crops(stream, settings, source, size)
     rows, columns = geometry.draw_flips(stream, settings)
@@ -76,10 +76,17 @@ def augment(
         images = images.to(torch.float32)
         if inside is not None and settings.crop == "pad" and not reflect:
             images = images.mul_(inside) if settings.fill == "zero" else torch.where(inside, images, mean * 255)
-    if settings.brightness or settings.contrast or settings.saturation or settings.hue or settings.grayscale:
+    if settings.jitters:
         images = color.jitter(images, stream, settings)
     images = images.mul_(1 / (255 * std)).sub_(mean / std)  # in place: half of the time is fresh memory
     return erasing.erase(images, stream, settings)
+
+
+def draws(settings: Augmentation) -> Draws:
+    """What is drawn for each sample."""
+    policy = settings.randaugment_settings()
+    layers = randaugment.draws(policy) if policy else {}
+    return geometry.draws(settings) | layers | color.draws(settings) | erasing.draws(settings)
 
 
 def normalize(images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> Tensor:

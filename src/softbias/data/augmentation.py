@@ -131,6 +131,11 @@ class Augmentation:
         return bool(self.rotate_degrees or self.translate or self.shear_degrees) or self.zoom != (1.0, 1.0)
 
     @property
+    def jitters(self) -> bool:
+        """Whether colors change."""
+        return bool(self.brightness or self.contrast or self.saturation or self.hue or self.grayscale)
+
+    @property
     def resamples(self) -> bool:
         """Whether pixels are interpolated; otherwise geometry only copies them, exactly."""
         return self.crop == "resized" or self.moves or self.randaugment is not None

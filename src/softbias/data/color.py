@@ -19,9 +19,14 @@ import torch
 from torch import Tensor
 
 from softbias.data.augmentation import Augmentation
-from softbias.data.hashing import Stream, operation_id
+from softbias.data.hashing import Draws, Stream, operation_id
 
 JITTER, GRAYSCALE = operation_id("color jitter"), operation_id("grayscale")
+
+
+def draws(settings: Augmentation) -> Draws:
+    """What is drawn here for each sample."""
+    return ({JITTER: 4} if settings.jitters else {}) | ({GRAYSCALE: 1} if settings.grayscale else {})
 
 
 def luma(images: Tensor) -> Tensor:

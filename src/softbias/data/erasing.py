@@ -12,12 +12,18 @@ import torch
 from torch import Tensor
 
 from softbias.data.augmentation import Augmentation
-from softbias.data.geometry import Size, draw_rectangles
-from softbias.data.hashing import Stream, operation_id, to_normal
+from softbias.data.geometry import TRIES, Size, draw_rectangles
+from softbias.data.hashing import Draws, Stream, operation_id, to_normal
 
 CUTOUT_ROW, CUTOUT_COLUMN = operation_id("cutout row"), operation_id("cutout column")
 ERASING, ERASING_SHAPE = operation_id("erasing"), operation_id("erasing shape")
 ERASING_TOP, ERASING_LEFT, NOISE = operation_id("erasing top"), operation_id("erasing left"), operation_id("erasing noise")
+
+
+def draws(settings: Augmentation) -> Draws:
+    """What is drawn here for each sample, but for noise."""
+    cutout = {CUTOUT_ROW: 1, CUTOUT_COLUMN: 1} if settings.cutout else {}
+    return cutout | ({ERASING: 1, ERASING_SHAPE: 2 * TRIES, ERASING_TOP: 1, ERASING_LEFT: 1} if settings.erasing else {})
 
 
 def box_mask(top: Tensor, bottom: Tensor, left: Tensor, right: Tensor, size: Size) -> Tensor:

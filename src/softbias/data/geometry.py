@@ -19,12 +19,18 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from softbias.data.augmentation import Augmentation
-from softbias.data.hashing import Stream, operation_id
+from softbias.data.hashing import Draws, Stream, operation_id
 
 Size = tuple[int, int]  # height, width
 CROP_TOP, CROP_LEFT, CROP_SHAPE = operation_id("crop top"), operation_id("crop left"), operation_id("crop shape")
 FLIP, AFFINE = operation_id("flip"), operation_id("affine")
 TRIES = 10  # torchvision's and timm's number of attempts to find a rectangle that fits
+
+
+def draws(settings: Augmentation) -> Draws:
+    """What is drawn here for each sample."""
+    crop = {"none": {}, "pad": {CROP_TOP: 1, CROP_LEFT: 1}, "resized": {CROP_SHAPE: 2 * TRIES, CROP_TOP: 1, CROP_LEFT: 1}}
+    return crop[settings.crop] | {FLIP: 2} | ({AFFINE: 5} if settings.moves else {})
 
 
 def matrix(a: Tensor, b: Tensor, x: Tensor, c: Tensor, d: Tensor, y: Tensor) -> Tensor:

@@ -12,13 +12,17 @@ be compiled or captured in a CUDA graph.
 
 A sample that appears several times in one epoch (repeated augmentation) asks with `epoch_of_view(epoch, view)`.
 
+On a GPU these are many kernels on few numbers. Who knows beforehand what will be asked for says so (`Stream.of(…, draws)`),
+and it is drawn at once: the same numbers by fewer kernels.
+
 Shapes: B samples, D draws.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -91,6 +95,15 @@ def epoch_of_view(epoch: int | Tensor, view: Tensor) -> Tensor:
     return view * 2**32 + epoch
 
 
+Draws = dict[int, int]  # how many numbers per sample an operation will ask for
+
+
+@lru_cache
+def addends(draws: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
+    """operation + δ · draw for all of them. Kept: a CUDA graph refuses what comes from the host.  # (D,)"""
+    return torch.tensor([signed(operation + DELTA * k) for operation, count in draws for k in range(count)], device=device)
+
+
 @dataclass(frozen=True)
 class Stream:
     """The random numbers of B samples.
@@ -100,13 +113,24 @@ class Stream:
     """
 
     keys: Tensor  # (B,)
+    drawn: dict[int, Tensor] = field(default_factory=dict)  # operation -> (B, D) bits, drawn already
+    units: dict[int, Tensor] = field(default_factory=dict)  # the same as numbers in [0, 1)
 
     @classmethod
-    def of(cls, seed: int, epoch: int | Tensor, index: Tensor) -> Stream:
-        return cls(sample_keys(seed, epoch, index))
+    def of(cls, seed: int, epoch: int | Tensor, index: Tensor, draws: Draws | None = None) -> Stream:
+        """`draws` are drawn at once, here; anything else is drawn when it is asked for."""
+        keys = sample_keys(seed, epoch, index)
+        if not draws or torch.compiler.is_compiling() or type(keys) is not Tensor:  # a compiler fuses them by itself
+            return cls(keys)
+        bits = finalize(keys[:, None] + addends(tuple(draws.items()), keys.device))
+        counts = list(draws.values())
+        units = to_uniform(bits).split(counts, 1)
+        return cls(keys, dict(zip(draws, bits.split(counts, 1), strict=True)), dict(zip(draws, units, strict=True)))
 
     def bits(self, operation: int, draws: int | None = None) -> Tensor:
         """64 random bits as int64.  # (B,) or (B, D)"""
+        if (drawn := first(self.drawn.get(operation), draws)) is not None:
+            return drawn
         if draws is None:
             return finalize(self.keys + operation)
         steps = torch.arange(draws, dtype=torch.int64, device=self.keys.device) * DELTA
@@ -114,7 +138,9 @@ class Stream:
 
     def uniform(self, operation: int, draws: int | None = None, low: float = 0.0, high: float = 1.0) -> Tensor:
         """float32 in [low, high).  # (B,) or (B, D)"""
-        return to_uniform(self.bits(operation, draws), low, high)
+        unit = first(self.units.get(operation), draws)
+        unit = to_uniform(self.bits(operation, draws)) if unit is None else unit
+        return unit if (low, high) == (0.0, 1.0) else unit * (high - low) + low
 
     def integers(self, operation: int, low: int | Tensor, high: int | Tensor) -> Tensor:
         """int64 in [low, high), for ranges below 2³¹; `low` and `high` may differ per sample.  # (B,)"""
@@ -125,10 +151,16 @@ class Stream:
         return to_normal(self.bits(operation, draws))
 
 
-def to_uniform(bits: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
-    """The highest 24 bits as a float32 in [low, high)."""
-    unit = shift_right(bits, 40).to(torch.float32) * 2.0**-24
-    return unit if (low, high) == (0.0, 1.0) else unit * (high - low) + low
+def first(drawn: Tensor | None, draws: int | None) -> Tensor | None:
+    """As many as are asked for, if there are so many.  # (B, D) -> (B,) or (B, draws)"""
+    if drawn is None or (draws or 1) > drawn.shape[1]:
+        return None
+    return drawn[:, 0] if draws is None else drawn[:, :draws]
+
+
+def to_uniform(bits: Tensor) -> Tensor:
+    """The highest 24 bits as a float32 in [0, 1)."""
+    return shift_right(bits, 40).to(torch.float32) * 2.0**-24
 
 
 def to_integers(bits: Tensor, low: int | Tensor, high: int | Tensor) -> Tensor:

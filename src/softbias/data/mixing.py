@@ -34,6 +34,7 @@ from softbias.data.hashing import Stream, operation_id
 
 PARTNER, LAMBDA, MIX = operation_id("mix partner"), operation_id("mix lambda"), operation_id("mix")
 BOX_ROW, BOX_COLUMN = operation_id("mix box row"), operation_id("mix box column")
+DRAWS = {MIX: 2, LAMBDA: 2, PARTNER: 1, BOX_ROW: 1, BOX_COLUMN: 1}
 
 
 class MixPlan(NamedTuple):
@@ -52,7 +53,7 @@ def plan_mix(index: Tensor, epoch: int | Tensor, seed: int, n_train: int, settin
     """Partners, λ and boxes for pictures of the given height and width.  # (B,)"""
     if n_train < 1:
         raise ValueError(f"n_train is the number of training pictures, at least 1, but n_train={n_train}")
-    stream = Stream.of(seed, epoch, index)
+    stream = Stream.of(seed, epoch, index, DRAWS if settings.mixes else None)
     u = stream.uniform(MIX, 2)
     mixed = (u[:, 0] < settings.mix_probability) if settings.mixes else torch.zeros_like(index, dtype=torch.bool)
     if settings.mixup and settings.cutmix:

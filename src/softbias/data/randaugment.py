@@ -25,7 +25,7 @@ from torch import Tensor
 from softbias.data.augmentation import RandAugment
 from softbias.data.color import adjust, sharpen
 from softbias.data.geometry import Size, matrix
-from softbias.data.hashing import Stream, operation_id
+from softbias.data.hashing import Draws, Stream, operation_id
 
 OPERATIONS = (
     "autocontrast", "equalize", "invert", "rotate", "posterize", "solarize", "solarize_add", "color", "contrast",
@@ -39,6 +39,11 @@ NOTHING = len(OPERATIONS)
 CHOICE, MAGNITUDE = operation_id("randaugment choice"), operation_id("randaugment magnitude")
 
 Layer = tuple[Tensor, Tensor]  # operation (B,) int64, argument (B,) float
+
+
+def draws(settings: RandAugment) -> Draws:
+    """What is drawn here for each sample."""
+    return {CHOICE: 3 * settings.layers} | ({MAGNITUDE: settings.layers} if settings.magnitude_std else {})
 
 
 def draw_layers(stream: Stream, settings: RandAugment) -> list[Layer]:

@@ -9,6 +9,7 @@ Shapes: B samples of this process, K classes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -93,6 +94,11 @@ class Batches:
         """The recipe's, but never more than a tenth of the run."""
         return min(round(self.recipe.warmup_epochs * self.steps_per_epoch), self.total_steps // 10)
 
+    @cached_property
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation on the device: made once, and not by eight kernels in every step."""
+        return torch.tensor(self.mean, device=self.pixels.device), torch.tensor(self.std, device=self.pixels.device)
+
     def order(self, epoch: int) -> tuple[Tensor, Tensor]:
         """An epoch's pictures, and for each the number of its appearance in it.  # 2 × (N,)"""
         everyone = torch.arange(len(self.pixels), device=self.pixels.device)
@@ -121,7 +127,7 @@ class Batches:
         return Batch(apply_mix(images, partners, plan), mix_targets(labels[index], labels[plan.partner], plan, self.classes))
 
     def augmented(self, index: Tensor, when: Tensor, settings: Augmentation) -> Tensor:
-        return augment(self.pixels.images(index), index, when, self.seed, settings, self.mean, self.std)
+        return augment(self.pixels.images(index), index, when, self.seed, settings, *self.statistics)
 
     def rotated(self, index: Tensor, when: Tensor) -> Batch:
         """The pretext task: every picture in all four rotations, or in one at random."""
