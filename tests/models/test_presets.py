@@ -8,6 +8,7 @@ import torch
 import softbias
 from softbias.models import PRESETS, create_model, list_models, preset_spec, spec_from_dict
 from softbias.models.cost import count_macs, count_parameters
+from softbias.models.costs import COSTS
 from softbias.models.spec import suitable_patch
 
 PUBLISHED = [  # SYSTEMS: parameters at 224 px (ARViT 256 px), 1000 classes unless stated
@@ -121,3 +122,13 @@ def test_multiply_accumulates_are_counted():
 
 def test_presets_are_exported_by_name():
     assert set(softbias.list_models()) == set(PRESETS)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_the_table_of_costs_is_what_counting_gives(name):
+    model = create_model(name, device="meta")
+    assert (count_parameters(model), count_macs(model, 3, *model.spec.img_size)) == COSTS[name]
+
+
+def test_the_table_of_costs_names_all_presets():
+    assert sorted(COSTS) == list_models()

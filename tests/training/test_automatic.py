@@ -15,7 +15,7 @@ COUNTS = (30, 300, 5_000, 50_000, 300_000)
 @pytest.mark.parametrize("cores", [1, 2, 16])
 @pytest.mark.parametrize("side", [28, 32, 64, 96, 128, 224])
 def test_on_a_cpu_it_takes_minutes_for_any_number_of_pictures(n, cores, side):
-    choice = choose(n, (side, side), 10, "cpu", cores)
+    choice = choose(n, (side, side), "cpu", cores)
     assert choice.model.endswith("_nano") and choice.recipe_name == "quick"
     tokens = (side // choice.model_options["patch_size"]) ** 2
     assert 16 <= tokens <= 64
@@ -26,19 +26,19 @@ def test_on_a_cpu_it_takes_minutes_for_any_number_of_pictures(n, cores, side):
 
 @pytest.mark.parametrize("n", COUNTS)
 def test_on_a_gpu_few_pictures_are_seen_more_often(n):
-    choice = choose(n, (32, 32), 10, "cuda", 8)
+    choice = choose(n, (32, 32), "cuda", 8)
     assert choice.model == "convit_tiny" and choice.recipe_name == "small"
     assert 30 <= choice.recipe.epochs <= 1000 and choice.recipe.batch_size <= 512
     steps = choice.recipe.epochs * n / min(n, choice.recipe.batch_size)
     assert steps >= 1000
-    fewer = choose(n // 2, (32, 32), 10, "cuda", 8)
+    fewer = choose(n // 2, (32, 32), "cuda", 8)
     assert fewer.recipe.epochs >= choice.recipe.epochs and fewer.recipe.lr <= choice.recipe.lr
 
 
 def test_cifar_on_a_gpu_gets_the_recipe_as_it_was_measured():
     from softbias.training.recipe import RECIPES
 
-    recipe = choose(50_000, (32, 32), 10, "cuda", 8).recipe
+    recipe = choose(50_000, (32, 32), "cuda", 8).recipe
     assert recipe == RECIPES["small"] or recipe.epochs == 200
 
 
@@ -46,7 +46,7 @@ def test_cifar_on_a_gpu_gets_the_recipe_as_it_was_measured():
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("objective", ["supervised", "rotation"])
 def test_what_is_chosen_can_be_built(size, device, objective):
-    choice = choose(1000, size, 3, device, 2, objective=objective)
+    choice = choose(1000, size, device, 2, objective=objective)
     create_model(choice.model, num_classes=3, img_size=size, device="meta", **choice.model_options)
     assert len(choice.reasons) == 2 and choice.model in choice.reasons[0] and choice.recipe_name in choice.reasons[1]
 

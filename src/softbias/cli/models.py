@@ -23,25 +23,28 @@ def models(
         num_classes: Number of classes; each model's own default if not given.
         json: Print JSON instead of a table.
     """
-    from softbias.models import create_model, list_models
+    from softbias.models import create_model, list_models, preset_spec
     from softbias.models.cost import count_macs, count_parameters
+    from softbias.models.costs import COSTS
 
     names = list_models(pattern)
     if not names:
         raise ValueError(f"no model is named {pattern!r}; softbias models lists them all")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in names:
-        model: Any = create_model(name, num_classes=num_classes, img_size=img_size, device="meta")
-        spec = model.spec
-        macs = count_macs(model, spec.in_chans, *spec.img_size)
-        patch = getattr(spec, "patch_size", (None,))[0]
+        spec = preset_spec(name, num_classes=num_classes, img_size=img_size)
+        if img_size is None and num_classes is None and name in COSTS:
+            parameters, macs = COSTS[name]
+        else:
+            model = create_model(name, num_classes=num_classes, img_size=img_size, device="meta")
+            parameters, macs = count_parameters(model), count_macs(model, spec.in_chans, *spec.img_size)
         rows.append(
             {
                 "name": name,
                 "blocks": spec.describe_layers(),
                 "image": spec.img_size[0],
-                "patch": patch,
-                "parameters": count_parameters(model),
+                "patch": getattr(spec, "patch_size", (None,))[0],
+                "parameters": parameters,
                 "macs": macs,
             }
         )

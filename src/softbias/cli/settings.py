@@ -126,9 +126,7 @@ def complete(
     import torch
 
     n_train = max(1, round(len(data.splits["train"]) * wish.settled["fraction"] / 100))
-    choice = automatic.choose(
-        n_train, data.img_size, len(data.class_names), device, torch.get_num_threads(), objective=wish.objective
-    )
+    choice = automatic.choose(n_train, data.img_size, device, torch.get_num_threads(), objective=wish.objective)
     model, options = wish.model or choice.model, wish.model_options
     if wish.model is None or (wish.model == choice.model and wish.objective == "rotation" and not wish.settled["source"]):
         options = {**choice.model_options, **options}

@@ -63,7 +63,11 @@ def place(spec: RunSpec, options: TrainingOptions) -> Path:
 
 def refuse_early(options: TrainingOptions, first: bool) -> None:
     """A model that there is not, and a folder that is taken."""
-    if options.model is not None and ":" not in options.model:
+    if options.model is not None and options.model.startswith("timm:"):
+        from softbias.models.foreign import require_timm
+
+        require_timm(options.model.removeprefix("timm:"))
+    elif options.model is not None and ":" not in options.model:
         from softbias.models.presets import PRESETS
 
         if options.model not in PRESETS:

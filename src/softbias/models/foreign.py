@@ -29,9 +29,7 @@ def create_timm(name: str, *, device: Any = None, dtype: torch.dtype | None = No
     """A model of timm's registry, with fresh weights unless `pretrained=True`; options go to timm."""
     import timm
 
-    if not timm.is_model(name.split(".")[0]):
-        near = " or ".join(f"timm:{each}" for each in difflib.get_close_matches(name, timm.list_models(), 3, 0.5))
-        raise ValueError(f"timm has no model {name!r}; {f'did you mean {near}? ' if near else ''}timm.list_models() names all")
+    require_timm(name)
     try:
         model: Any = timm.create_model(name, **options)
     except TypeError as error:
@@ -54,6 +52,14 @@ def create_timm(name: str, *, device: Any = None, dtype: torch.dtype | None = No
     model.timm_options = {option: value for option, value in options.items() if option != "pretrained"}
     model.class_names = None
     return model.to(device=device, dtype=dtype)
+
+
+def require_timm(name: str) -> None:
+    import timm
+
+    if not timm.is_model(name.split(".")[0]):
+        near = " or ".join(f"timm:{each}" for each in difflib.get_close_matches(name, timm.list_models(), 3, 0.5))
+        raise ValueError(f"timm has no model {name!r}; {f'did you mean {near}? ' if near else ''}timm.list_models() names all")
 
 
 class TimmAdapter(nn.Module):

@@ -232,7 +232,7 @@ def suitable(data: str, options: Mapping[str, Any], device: str) -> Recipe:
     pictures = load_once(data, options)
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     kind = next(name for name, available in there.items() if available) if device == "auto" else device
-    return automatic.choose(len(pictures.splits["train"]), pictures.img_size, len(pictures.class_names), kind, 1).recipe
+    return automatic.choose(len(pictures.splits["train"]), pictures.img_size, kind, 1).recipe
 
 
 __all__ = ["Outcome", "StudyStoppedError", "compare", "run_study", "study_for"]

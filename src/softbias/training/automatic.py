@@ -65,14 +65,12 @@ class Choice:
         return views * seen / self.images_per_second
 
 
-def choose(
-    n_train: int, img_size: tuple[int, int], classes: int, device_type: str, cores: int, *, objective: str = "supervised"
-) -> Choice:
+def choose(n_train: int, img_size: tuple[int, int], device_type: str, cores: int, *, objective: str = "supervised") -> Choice:
     """Model, recipe and epochs for so many training pictures of (height, width).
 
-    >>> choose(5000, (32, 32), 10, "cpu", 2).model_options
+    >>> choose(5000, (32, 32), "cpu", 2).model_options
     {'patch_size': 8}
-    >>> choose(50_000, (32, 32), 10, "cuda", 16).recipe.epochs
+    >>> choose(50_000, (32, 32), "cuda", 16).recipe.epochs
     200.0
     """
     if device_type == "cpu":

@@ -119,15 +119,19 @@ def start_trackers(
             raise ValueError(f"the tracker {name} is not installed: pip install {name}, or leave it out")
     if "tensorboard" in trackers and "tensorboard" not in installed:  # which nobody may have asked for
         display.message("TensorBoard is not installed, so the run writes nothing for it")
-    accelerator.log_with = [name for name in trackers if name in installed]
-    if not accelerator.log_with:
-        return None
     accelerator.project_configuration.set_directories(str(directory.path))
     accelerator.project_configuration.logging_dir = str(directory.path)
-    try:  # the project of those that have projects; TensorBoard takes it for the name of its folder
-        accelerator.init_trackers("tensorboard" if "tensorboard" in trackers else "softbias")
-    except Exception as error:
-        warnings.warn(f"no tracker could be started: {error}", stacklevel=2)
+    started = []
+    for name in [each for each in trackers if each in installed]:  # one by one: TensorBoard takes a project for its folder
+        accelerator.log_with, accelerator.trackers = [name], []
+        try:
+            accelerator.init_trackers("tensorboard" if name == "tensorboard" else "softbias")
+        except Exception as error:
+            warnings.warn(f"the tracker {name} could not be started: {error}", stacklevel=2)
+        else:
+            started += accelerator.trackers
+    accelerator.trackers = started
+    if not started:
         return None
 
     def log(row: dict[str, Any]) -> None:

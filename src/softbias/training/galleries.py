@@ -78,7 +78,7 @@ def labels_worth_checking(labels: Labels, probabilities: Probabilities) -> NDArr
     return doubtful[np.argsort(labeled[doubtful], kind="stable")]
 
 
-def least_certain(labels: Labels, probabilities: Probabilities) -> NDArray[np.int64]:
+def least_certain(probabilities: Probabilities) -> NDArray[np.int64]:
     """All predictions, the smallest margin between the first and the second class first."""
     ordered = np.sort(probabilities, axis=1)
     margin = ordered[:, -1] - ordered[:, -2] if ordered.shape[1] > 1 else ordered[:, -1]
@@ -105,7 +105,7 @@ def galleries(predictions: Predictions, names: Sequence[str], data: Dataset | No
             f"There is no test picture {doubt}.",
         ),
         "Least certain predictions": (
-            least_certain(labels, probabilities),
+            least_certain(probabilities),
             "Test pictures over which the model hesitates most: the first class and the second are closest to each other.",
             "There are no test pictures.",
         ),
