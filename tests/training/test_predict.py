@@ -73,6 +73,17 @@ def test_folders_are_searched_and_files_are_taken_as_they_are(files, tmp_path):
         find_pictures([tmp_path / "empty"])
 
 
+def test_a_table_names_pictures_relative_to_itself(files, tmp_path):
+    table = files[0].parent.parent / "new.csv"
+    names = [f"{file.parent.name}/{file.name}" for file in files[:2]]
+    table.write_text("id;Image\n" + "".join(f"{k};{name}\n" for k, name in enumerate(names)))
+    assert find_pictures([table, files[2]]) == files[:3]
+    (tmp_path / "labels.csv").write_text("label\na\n")
+    with pytest.raises(ValueError, match=r"needs a column 'path' .*write path into its first line"):
+        find_pictures([tmp_path / "labels.csv"])
+    assert find_pictures([tmp_path / "missing.csv"]) == [tmp_path / "missing.csv"]  # which is then said to be missing
+
+
 def test_a_run_that_is_not_finished_is_refused(tmp_path):
     (tmp_path / "config.yaml").write_text("format: 1\n")
     with pytest.raises(ValueError, match="its training is not finished"):

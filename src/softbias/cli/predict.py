@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 
 def predict(
     model: Annotated[Path, tyro.conf.Positional, flag("MODEL_OR_RUN", "The folder of a run or of a saved model.")],
-    files: Annotated[tuple[Path, ...], tyro.conf.Positional, flag("FILES_OR_FOLDERS", "Pictures, or folders of them.")],
+    files: Annotated[
+        tuple[Path, ...], tyro.conf.Positional, flag("FILES_OR_FOLDERS", "Pictures, folders or CSV files of them.")
+    ],
     /,
     out: Path | None = None,
     batch: int = 64,
     threshold: float = 0.5,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
 ) -> int:
-    """Classify pictures: files, and folders with all that is below them.
+    """Classify pictures: files, folders with all that is below them, and CSV files with a column path.
 
     A file that cannot be read is named, counted and passed over; the exit status is then 1, and 0 otherwise.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,8 +45,8 @@ def list_csv(path: str | Path, group_by: str | None = None) -> Listing:
     return replace(listing, groups=tuple(table[column]))
 
 
-def read_table(path: Path) -> dict[str, list[str]]:
-    """Column names in small letters -> values; path, label and, where there is one, split go by these names."""
+def read_table(path: Path, needed: Sequence[str] = ("path", "label")) -> dict[str, list[str]]:
+    """Column names in small letters -> values; path, label and split go by these names, where there are such columns."""
     try:
         if path.read_bytes()[:2] in (b"\xff\xfe", b"\xfe\xff"):
             raise ValueError(f"{path} is UTF-16: save it as CSV in UTF-8")
@@ -67,12 +68,12 @@ def read_table(path: Path) -> dict[str, list[str]]:
         found = next((name for name in names if name in table), None)
         if found is not None:
             table[column] = table[found] if column == "path" else [value.strip() for value in table[found]]
-        elif column != "split":
+        elif column in needed:
             raise ValueError(
                 f"{path} needs a column {column!r} (or {', '.join(names[1:])}), but has {some(columns) or 'none'}; "
-                "write path,label[,split] into its first line"
+                f"write {','.join(needed)}{'[,split]' if 'label' in needed else ''} into its first line"
             )
-    for column in ("path", "label"):
+    for column in needed:
         empty = [str(number) for (number, _), value in zip(lines, table[column], strict=True) if not value]
         if empty:
             raise ValueError(f"{path}: there is no {column} in line {some(empty)}")

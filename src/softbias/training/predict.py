@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from softbias.data.augment import normalize
 from softbias.data.decode import BrokenPicture, decode
 from softbias.data.folders import SUFFIXES
-from softbias.data.listing import natural, some
+from softbias.data.listing import TABLES, natural, some
 from softbias.data.parallel import in_order
+from softbias.data.tables import read_table
 from softbias.exporting import input_size
 from softbias.models.storage import load
 from softbias.training.devices import find_device
@@ -154,9 +155,12 @@ def preprocessing(model: Any, folder: Path) -> dict[str, Any]:
 
 
 def find_pictures(places: Iterable[str | Path]) -> list[Path]:
-    """The files named, and the pictures below the folders named, in natural order."""
+    """The files named, those listed in the tables named, and the pictures below the folders named, in natural order."""
     found: list[Path] = []
     for place in map(Path, places):
+        if place.suffix.lower() in TABLES and place.is_file():
+            found += [place.parent / name for name in read_table(place, needed=("path",))["path"]]
+            continue
         if not place.is_dir():
             found.append(place)
             continue
