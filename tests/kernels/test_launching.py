@@ -11,7 +11,8 @@ import torch
 
 from softbias import kernels
 from softbias.kernels import gated, masked
-from softbias.kernels.launching import PLANS, Program, forget_plans, planned, prepare
+from softbias.kernels.launching import PLANS, Program, asking, forget_plans, planned, prepare
+from softbias.kernels.operation import likely
 from softbias.kernels.tiles import Tiles
 
 
@@ -128,27 +129,33 @@ def test_plans_are_made_once_unless_sizes_are_unknown_or_tiles_change() -> None:
     PLANS.pop()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["gated", "masked"])
 @pytest.mark.skipif(not kernels.available(), reason="Triton is not installed")
-def test_what_is_prepared_is_what_a_step_starts(monkeypatch, name, dtype) -> None:
+def test_what_a_step_is_likely_to_start_is_what_it_starts(monkeypatch, name) -> None:
     def empty(*size: int, dtype: torch.dtype = HALF) -> torch.Tensor:
-        return torch.empty(*size, dtype=dtype, device="meta")
+        return torch.empty(*size, dtype=dtype, requires_grad=True)
 
+    if name == "gated":
+        module = gated
+        v, anywhere = empty(6, 12, 3, 4, 16).permute(2, 0, 3, 1, 4)[2], empty(6, 12, 4, 16).transpose(1, 2)
+        inputs = (anywhere, v, *(empty(*size, dtype=torch.float32) for size in ((4, 3), (4,), (4,))), 3, 4)
+    else:
+        module = masked
+        factors = (empty(2, 3, 13, dtype=torch.float32) for _ in range(2))
+        inputs = (empty(6, 13, 3, 2, 16), *factors, 0.25, 1, "paper")
+    expected = likely(inputs, module.run_forward, module.run_backward, module.keep, module.differentiate)
     started = []
     monkeypatch.setattr(Program, "__call__", lambda self, *given: started.append((self, (None, *(x.dtype for x in given)))))
-    if name == "gated":
-        v, anywhere = empty(6, 12, 3, 4, 16).permute(2, 0, 3, 1, 4)[2], empty(6, 12, 4, 16).transpose(1, 2)
-        inputs = (anywhere, v, *(empty(*size, dtype=dtype) for size in ((4, 3), (4,), (4,))), 3, 4)
-        out, maps = gated.run_forward(*inputs)
-        gated.run_backward(torch.empty_like(out), anywhere, v, maps, *inputs[2:5], 4)
-        expected = gated.programs(*inputs)
-    else:
-        inputs = (empty(6, 13, 3, 2, 16), empty(2, 3, 13, dtype=dtype), empty(2, 3, 13, dtype=dtype), 0.25, 1, "paper")
-        results = masked.run_forward(*inputs)
-        masked.run_backward(torch.empty_like(results[0]), *inputs[:3], *results, *inputs[3:])
-        expected = masked.programs(*inputs)
+    {"gated": gated.gated_mix, "masked": masked.masked_attention}[name](*inputs).sum().backward()
     assert len(expected) == 5 and started == expected
+
+
+def test_what_is_asked_for_is_not_started(kernel, program) -> None:
+    with asking() as asked:
+        program(tensor(32), tensor(64))
+    assert asked == [(program, (0, HALF, HALF))] and not (kernel.compiled or kernel.started)
+    program(tensor(32), tensor(64))
+    assert len(kernel.started) == 1
 
 
 def test_cpu_tensors_are_for_the_interpreter_alone(program) -> None:

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from softbias import kernels
-from softbias.kernels.launching import Kinds, Program, planned
+from softbias.kernels.launching import Program, planned
 from softbias.kernels.operation import operation
 from softbias.kernels.tiles import Sizes, Tiles, block, padded
 
@@ -245,25 +245,6 @@ def run_backward(
     return danywhere, dv, dweight, dbias, dgate
 
 
-def programs(
-    anywhere: Tensor, v: Tensor, weight: Tensor, bias: Tensor, gate: Tensor, height: int, width: int
-) -> list[tuple[Program, Kinds]]:
-    """All that a step will start, with what each will be given, if the gradient comes laid out like the output."""
-    anywhere, v = aligned(anywhere), aligned(v)
-    place, half, single, whole = v.device.index, v.dtype, torch.float32, weight.dtype
-    forward = forward_of(anywhere, v, weight, bias, gate, height, width)
-    _, heads, tokens, channels = v.shape
-    out = (tokens * heads * channels, heads * channels, channels, 1)
-    backward = plan_backward(v.shape, out, anywhere.stride(), v.stride(), anywhere.stride(), width)
-    return [
-        (forward.maps, (place, whole, half)),
-        (forward.mix, (place, half, half, half, gate.dtype, half)),
-        (backward.gradients, (place, half, half, half, half, gate.dtype, half, half, single, single)),
-        (backward.scores, (place, single, whole, single)),
-        (backward.parameters, (place, single, single, gate.dtype, whole, bias.dtype, gate.dtype)),
-    ]
-
-
 def empty_results(v: Tensor) -> tuple[Tensor, Tensor]:
     """O (B, N, H, D) and P (H, N, N and zeros up to a multiple of 16)"""
     images, heads, tokens, channels = v.shape
@@ -300,5 +281,4 @@ mix = operation(
     like_backward=lambda dout, anywhere, v, maps, weight, bias, gate, width: empty_gradients(anywhere, v, weight, bias, gate),
     keep=keep,
     differentiate=differentiate,
-    programs=programs,
 )

@@ -8,8 +8,10 @@ by the program, by what it looks at: types, and whether addresses are multiples 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from typing import Any, TypeVar
@@ -46,6 +48,10 @@ class Program:
         """Start it: on CPU tensors in Triton's interpreter, which must have been chosen before Triton was imported; where
         tensors are only traced, in the graph that is being made."""
         device = tensors[0].device
+        asked = ASKED.get()
+        if asked is not None:
+            asked.append((self, (device.index, *[x.dtype for x in tensors])))
+            return
         if isinstance(tensors[0], TRACED):
             return self.by_triton(torch.library.wrap_triton(self.kernel), tensors)
         if device.type == "cpu":
@@ -80,9 +86,20 @@ class Program:
             return self.kernel.warmup(*types, *self.numbers, grid=self.grid, **self.options)[(*self.grid, 1, 1)[:3]]
 
 
-def prepare(wanted: Iterable[tuple[Program, Kinds]]) -> None:
+@contextmanager
+def asking() -> Iterator[Asked]:
+    """Inside, programs are not started; what would have been is listed."""
+    asked: Asked = []
+    token = ASKED.set(asked)
+    try:
+        yield asked
+    finally:
+        ASKED.reset(token)
+
+
+def prepare(asked: Asked) -> None:
     """Compile these at once, in threads: one after the other, the kernels of one layer take a new machine some seconds."""
-    wanted = [(program, kinds) for program, kinds in wanted if kinds not in program.starts and kinds not in program.coming]
+    wanted = [(program, kinds) for program, kinds in asked if kinds not in program.starts and kinds not in program.coming]
     if wanted:
         threads = ThreadPoolExecutor(len(wanted))
         for program, kinds in wanted:
@@ -90,6 +107,8 @@ def prepare(wanted: Iterable[tuple[Program, Kinds]]) -> None:
         threads.shutdown(wait=False)
 
 
+Asked = list[tuple[Program, Kinds]]
+ASKED: ContextVar[Asked | None] = ContextVar("asked", default=None)
 PLANS: list[Any] = []
 
 

@@ -32,7 +32,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from softbias.kernels.launching import Kinds, Program, planned
+from softbias.kernels.launching import Program, planned
 from softbias.kernels.operation import operation
 from softbias.kernels.tiles import Sizes, Tiles, block, padded
 
@@ -213,24 +213,6 @@ def run_backward(
     return dqkv, da, db
 
 
-def programs(qkv: Tensor, a: Tensor, b: Tensor, scale: float, prefix: int, roll: str) -> list[tuple[Program, Kinds]]:
-    """All that a step will start, with what each will be given, if the gradient comes laid out like the output."""
-    _, tokens, _, heads, channels = qkv.shape
-    place, half, single, whole = qkv.device.index, qkv.dtype, torch.float32, a.dtype
-    out = (tokens * heads * channels, heads * channels, channels, 1)
-    dqkv = (3 * tokens * heads * channels, 3 * heads * channels, heads * channels, channels, 1)
-    strides = qkv.stride() if qkv.stride(-1) == 1 else dqkv
-    forward = plan_forward(qkv.shape, strides, out, a.shape, b.shape, scale, prefix, roll)
-    backward = plan_backward(qkv.shape, strides, out, out, dqkv, a.shape, scale, prefix, roll)
-    return [
-        (forward.unroll, (place, whole, b.dtype, half)),
-        (forward.attention, (place, half, half, half, single)),
-        (backward.projection, (place, half, half, half, single, half, half, single)),
-        (backward.mask, (place, half, half, single, single, half, single)),
-        (backward.factors, (place, single, whole, b.dtype, whole, b.dtype)),
-    ]
-
-
 def empty_results(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """O (B, N, H, D), n (B, H), and M and its transpose (2, H, N, N and zeros up to a multiple of 16)"""
     images, tokens, _, heads, channels = qkv.shape
@@ -265,5 +247,4 @@ attention = operation(
     like_backward=lambda dout, qkv, a, b, *others: empty_gradients(qkv, a, b),
     keep=keep,
     differentiate=differentiate,
-    programs=programs,
 )

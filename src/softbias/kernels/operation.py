@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 
 from softbias import kernels
-from softbias.kernels.launching import Kinds, Program, prepare
+from softbias.kernels.launching import Asked, asking, prepare
 
 Run = Callable[..., tuple[Tensor, ...]]
 
@@ -39,14 +39,12 @@ def operation(
     like_backward: Run,
     keep: Callable[[Any, tuple[Any, ...], tuple[Tensor, ...]], None],
     differentiate: Callable[..., tuple[Tensor | None, ...]],
-    programs: Callable[..., Iterable[tuple[Program, Kinds]]],
 ) -> Run:
     """`forward(*inputs)` with gradients.
 
     like_forward, like_backward   empty results of the same kinds, shapes and strides
     keep                          keep(ctx, inputs, output): what `differentiate` will need
     differentiate                 differentiate(ctx, backward, *gradients of the outputs): the gradients of the inputs
-    programs                      programs(*inputs): what is likely to be started, forward and backward, to be compiled at once
     """
     prepared: set[tuple[Any, ...]] = set()
     seen = operator(name, forward, like_forward)
@@ -59,7 +57,7 @@ def operation(
             first = inputs[0]
             if first.is_cuda and (kind := (first.shape, first.dtype, first.device)) not in prepared:
                 prepared.add(kind)
-                prepare(programs(*inputs))
+                prepare(likely(inputs, forward, backward, keep, differentiate))
             output = forward(*inputs)
             keep(ctx, inputs, output)
             return output
@@ -74,6 +72,28 @@ def operation(
         return Eager.apply(*inputs) if torch.is_grad_enabled() else forward(*inputs)
 
     return call
+
+
+class Kept:
+    """What autograd hands to `keep` and `differentiate`, as far as they use it."""
+
+    saved_tensors: tuple[Tensor, ...]
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        self.saved_tensors = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        pass
+
+
+def likely(inputs: tuple[Any, ...], forward: Run, backward: Run, keep: Any, differentiate: Any) -> Asked:
+    """What a step with these inputs will start, forward and backward, if gradients come laid out like the outputs."""
+    ctx = Kept()
+    with asking() as asked:
+        output = forward(*inputs)
+        keep(ctx, inputs, output)
+        differentiate(ctx, backward, *(torch.empty_like(each) for each in output))
+    return asked
 
 
 def operator(name: str, run: Run, like: Run) -> Any:
