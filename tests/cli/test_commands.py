@@ -46,6 +46,23 @@ def test_an_unknown_option_is_refused_with_the_nearest():
     assert run.returncode == 2 and "--img-size" in run.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["peers", "--compile", "graphs", "--device", "cpu"], "--compile graphs replays CUDA graphs, and there is no GPU here"),
+        (
+            ["convit", "--models", "deit_tiny", "--device", "cpu"],
+            "no model of the suite convit 'deit_tiny'; did you mean 'convit_tiny'",
+        ),
+        (["convti"], "no suite 'convti'; did you mean 'convit'"),
+    ],
+    ids=["graphs", "model", "suite"],
+)
+def test_bench_refuses_what_it_cannot_measure(capsys, words, message):
+    assert main(["bench", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_bench_writes_ratios_with_hardware_and_versions(tmp_path, capsys):
     out = tmp_path / "bench.json"
     arguments = [

@@ -61,6 +61,8 @@ def bench(
         if name not in SUITES:
             raise unknown_name("suite", name, SUITES)
     place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    if compile == "graphs" and place.type != "cuda":
+        raise ValueError("--compile graphs replays CUDA graphs, and there is no GPU here; --compile on compiles only")
     options = Options(
         place,
         rounds,
