@@ -16,3 +16,12 @@ def unknown_name(kind: str, given: object, choices: Iterable[str]) -> ValueError
     nearest = difflib.get_close_matches(str(given), names, n=1)
     hint = f"did you mean {nearest[0]!r}? The" if nearest else "the"
     return ValueError(f"there is no {kind} {given!r}; {hint} choices are {', '.join(names)}")
+
+
+def in_one_line(error: Exception) -> str:
+    """Why a file could not be read, without its name, and without line breaks.
+
+    >>> in_one_line(FileNotFoundError(2, "No such file or directory", "nothing.yaml"))
+    'No such file or directory'
+    """
+    return getattr(error, "strerror", None) or " ".join(str(error).split())

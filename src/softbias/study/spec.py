@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import yaml
 
-from softbias.errors import unknown_name
+from softbias.errors import in_one_line, unknown_name
 from softbias.study.arms import Arm, Pretrain, read_arm, read_recipe, shallow, short_arm, short_recipe
 from softbias.training.recipe import Recipe, checked_fields, plain_value
 from softbias.training.run import RunSpec, differences, write_text
@@ -135,7 +135,7 @@ def read_study(path: str | Path) -> StudySpec:
     try:
         plain = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
-        raise ValueError(f"the study {file} cannot be read: {error}") from error
+        raise ValueError(f"the study {file} cannot be read: {in_one_line(error)}") from error
     if not isinstance(plain, dict):
         raise ValueError(f"the study {file} must hold settings by name")
     try:

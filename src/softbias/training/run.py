@@ -30,7 +30,7 @@ from typing import Any, TextIO
 import yaml
 
 from softbias._version import __version__
-from softbias.errors import unknown_name
+from softbias.errors import in_one_line, unknown_name
 from softbias.training.recipe import Recipe, checked_fields
 
 CONFIG_FORMAT = 1
@@ -221,7 +221,7 @@ def read_config(path: Path) -> RunSpec:
     try:
         plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
-        raise ValueError(f"the config {path} cannot be read: {error}") from error
+        raise ValueError(f"the config {path} cannot be read: {in_one_line(error)}") from error
     if not isinstance(plain, dict):
         raise ValueError(f"the config {path} must hold settings by name")
     return RunSpec.from_dict(plain)
