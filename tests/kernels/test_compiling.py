@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from softbias.bench.kernels.sweeping import SWEEP
-from softbias.kernels import available, distance, gated, masked
+from softbias.kernels import available, distance, few, gated, gated_few, masked
 from softbias.kernels.launching import Program, forget_plans
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not available(), reason="Triton is not installed")]
@@ -146,6 +146,32 @@ def test_the_gated_mixture_fits_and_reads_eight_channels_at_once(launches, tmp_p
     for launch in launches:
         compiled = compile_for_hopper(*launch)
         assert stack_bytes(compiled, tmp_path) == 0 and compiled.metadata.shared <= SHARED, launch
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(512, 65, 3, 64), (512, 64, 4, 48), (512, 65, 3, 48)], ids=str)
+def test_attention_among_few_tokens_fits_and_reads_eight_channels_at_once(launches, tmp_path, shape, dtype) -> None:
+    images, tokens, heads, channels = shape
+    qkv = empty(images, tokens, 3, heads, channels, dtype=dtype)
+    out = few.run_forward(qkv, 0.1)
+    few.run_backward(torch.empty_like(out), qkv, 0.1)
+    assert len(launches) == 2
+    require_fit(launches, tmp_path)
+    for launch in launches:
+        ptx = compile_for_hopper(*launch).asm["ptx"]
+        assert "ld.global.v4.b32" in ptx and "st.global.v4.b32" in ptx, launch
+        assert "mul.f64" not in compile_for_hopper(*launch, number="fp64").asm["ptx"]  # torch.compile makes doubles of numbers
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_gated_attention_among_few_tokens_fits(launches, tmp_path, dtype) -> None:
+    qkv = empty(512, 64, 3, 4, 48, dtype=dtype)
+    parameters = [empty(*size, dtype=torch.float32) for size in ((4, 3), (4,), (4,))]
+    out = gated_few.run_forward(qkv, *parameters, 0.1, 8)
+    gated_few.run_backward(torch.empty_like(out), qkv, *parameters, 0.1, 8)
+    assert len(launches) == 3
+    require_fit(launches[:2], tmp_path)
+    assert all("mul.f64" not in compile_for_hopper(*launch, number="fp64").asm["ptx"] for launch in launches)
 
 
 @pytest.mark.parametrize("name", ["mix", "mix backward", "pairs"])

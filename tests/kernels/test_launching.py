@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from softbias import kernels
-from softbias.kernels import gated, masked
+from softbias.kernels import few, gated, gated_few, masked
 from softbias.kernels.launching import PLANS, Program, asking, forget_plans, planned, prepare
 from softbias.kernels.operation import likely
 from softbias.kernels.tiles import Tiles
@@ -129,13 +129,18 @@ def test_plans_are_made_once_unless_sizes_are_unknown_or_tiles_change() -> None:
     PLANS.pop()
 
 
-@pytest.mark.parametrize("name", ["gated", "masked"])
+@pytest.mark.parametrize("name", ["few", "gated", "gated_few", "masked"])
 @pytest.mark.skipif(not kernels.available(), reason="Triton is not installed")
 def test_what_a_step_is_likely_to_start_is_what_it_starts(monkeypatch, name) -> None:
     def empty(*size: int, dtype: torch.dtype = HALF) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, requires_grad=True)
 
-    if name == "gated":
+    if name == "few":
+        module, inputs = few, (empty(6, 17, 3, 2, 16), 0.25)
+    elif name == "gated_few":
+        parameters = (empty(*size, dtype=torch.float32) for size in ((4, 3), (4,), (4,)))
+        module, inputs = gated_few, (empty(6, 12, 3, 4, 16), *parameters, 0.25, 4)
+    elif name == "gated":
         module = gated
         v, anywhere = empty(6, 12, 3, 4, 16).permute(2, 0, 3, 1, 4)[2], empty(6, 12, 4, 16).transpose(1, 2)
         inputs = (anywhere, v, *(empty(*size, dtype=torch.float32) for size in ((4, 3), (4,), (4,))), 3, 4)
@@ -146,8 +151,10 @@ def test_what_a_step_is_likely_to_start_is_what_it_starts(monkeypatch, name) -> 
     expected = likely(inputs, module.run_forward, module.run_backward, module.keep, module.differentiate)
     started = []
     monkeypatch.setattr(Program, "__call__", lambda self, *given: started.append((self, (None, *(x.dtype for x in given)))))
-    {"gated": gated.gated_mix, "masked": masked.masked_attention}[name](*inputs).sum().backward()
-    assert len(expected) == 5 and started == expected
+    calls = {"gated": gated.gated_mix, "masked": masked.masked_attention}
+    calls |= {"few": few.few_attention, "gated_few": gated_few.gated_few_attention}
+    calls[name](*inputs).sum().backward()
+    assert len(expected) == {"few": 2, "gated": 5, "gated_few": 3, "masked": 5}[name] and started == expected
 
 
 def test_what_is_asked_for_is_not_started(kernel, program) -> None:

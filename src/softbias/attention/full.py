@@ -3,6 +3,9 @@
     A = softmax(Q Kᵀ / √D)
 
 Every token looks at every token by content alone: no bias, the baseline of all the others.
+
+PyTorch's kernels compute it without the map. Among few tokens, such as the 65 of a picture of 32 px in patches of 4, ours are
+faster (`softbias.kernels.few`).
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from torch import Tensor
 
 from softbias.attention.base import Attention
 from softbias.attention.fused import dot_product_attention
+from softbias.kernels.few import few_attention, fits
 
 
 class Full(Attention):
@@ -22,4 +26,10 @@ class Full(Attention):
         return dot_product_attention(q, k, v, scale=self.scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.merge(self.attend(*self.project(x)))
+        if type(self) is not Full:  # which may project or attend otherwise
+            return self.merge(self.attend(*self.project(x)))
+        self.check_input(x)
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
+        if fits(qkv):
+            return self.proj(few_attention(qkv, self.scale).flatten(2))
+        return self.merge(self.attend(*(part.transpose(1, 2) for part in qkv.unbind(2))))

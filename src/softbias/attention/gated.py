@@ -12,6 +12,7 @@ image, as a product of a map over rows and one over columns. The last row normal
 On a GPU in half precision the positional term and the gate are one fused kernel (`softbias.kernels.gated`) after PyTorch's own
 attention: it applies the positional map to the values of all images, mixes in the content and writes the result once, as the
 projection reads it. For backward it keeps the positional map, one per head, and else only what the attention keeps already.
+Among few tokens, such as the 64 of a picture of 32 px, all of it is one kernel (`softbias.kernels.gated_few`).
 
 A prefix token has no place, so ConViT lets it join after the last gated block, and we refuse one by default. With
 `prefix="content"` (our own extension, for converting a ViT that has a class token) its row is pure content and the patches'
@@ -31,6 +32,7 @@ from softbias.attention.fused import dot_product_attention
 from softbias.attention.positional import Place
 from softbias.grid import Grid
 from softbias.kernels import gated as fused
+from softbias.kernels import gated_few
 
 
 class Gated(Attention):
@@ -74,7 +76,14 @@ class Gated(Attention):
         return (1 - g) * self.scores(q, k).softmax(-1) + g * nearby
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.merge(self.attend(*self.project(x)))
+        if type(self) is not Gated or self.grid.prefix:  # a subclass may project or attend otherwise
+            return self.merge(self.attend(*self.project(x)))
+        self.check_input(x)
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
+        if self.place.bias is not None and gated_few.fits(qkv):
+            place = self.place.weight, self.place.bias, self.gate
+            return self.proj(gated_few.gated_few_attention(qkv, *place, self.scale, self.grid.width).flatten(2))
+        return self.merge(self.attend(*(part.transpose(1, 2) for part in qkv.unbind(2))))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         anywhere = dot_product_attention(q, k, v, scale=self.scale)

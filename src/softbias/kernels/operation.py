@@ -22,7 +22,7 @@ from torch._subclasses.functional_tensor import FunctionalTensorMode
 from softbias import kernels
 from softbias.kernels.launching import Asked, asking, prepare
 
-Run = Callable[..., tuple[Tensor, ...]]
+Run = Callable[..., Any]  # a tensor, or several
 
 STATIC = "TORCHINDUCTOR_STATIC_LAUNCH_USER_DEFINED_TRITON_KERNELS"
 """With this, compiled graphs start our programs without Python in between, as they start their own. In training of convit_tiny
@@ -37,7 +37,7 @@ def operation(
     *,
     like_forward: Run,
     like_backward: Run,
-    keep: Callable[[Any, tuple[Any, ...], tuple[Tensor, ...]], None],
+    keep: Callable[[Any, tuple[Any, ...], Any], None],
     differentiate: Callable[..., tuple[Tensor | None, ...]],
 ) -> Run:
     """`forward(*inputs)` with gradients.
@@ -53,7 +53,7 @@ def operation(
 
     class Eager(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        def forward(ctx: Any, *inputs: Any) -> Any:
             first = inputs[0]
             if first.is_cuda and (kind := (first.shape, first.dtype, first.device)) not in prepared:
                 prepared.add(kind)
@@ -66,7 +66,7 @@ def operation(
         def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
             return differentiate(ctx, backward, *given)
 
-    def call(*inputs: Any) -> tuple[Tensor, ...]:
+    def call(*inputs: Any) -> Any:
         if torch.compiler.is_compiling() or type(inputs[0]) is not Tensor:
             return seen(*inputs)
         return Eager.apply(*inputs) if torch.is_grad_enabled() else forward(*inputs)
@@ -92,7 +92,8 @@ def likely(inputs: tuple[Any, ...], forward: Run, backward: Run, keep: Any, diff
     with asking() as asked:
         output = forward(*inputs)
         keep(ctx, inputs, output)
-        differentiate(ctx, backward, *(torch.empty_like(each) for each in output))
+        outputs = output if isinstance(output, tuple) else (output,)
+        differentiate(ctx, backward, *(torch.empty_like(each) for each in outputs))
     return asked
 
 
@@ -109,7 +110,7 @@ def operator(name: str, run: Run, like: Run) -> Any:
     return made
 
 
-def inside(mode: FunctionalTensorMode, run: Run, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
+def inside(mode: FunctionalTensorMode, run: Run, args: tuple[Any, ...]) -> Any:
     with mode:
         return run(*args)
 

@@ -140,9 +140,9 @@ def as_on_a_card(monkeypatch) -> list:
     """The layer takes the kernel for CPU tensors, in the interpreter; what it was asked for."""
     asked: list = []
 
-    def usable(tensor, tokens, channels, **limits) -> bool:
+    def usable(tensor, tokens, channels, longest, widest=64) -> bool:
         asked.append((tokens, channels))
-        return True
+        return tokens <= longest
 
     monkeypatch.setattr("softbias.kernels.usable", usable)
     return asked
@@ -150,10 +150,10 @@ def as_on_a_card(monkeypatch) -> list:
 
 def test_the_layer_with_its_kernel_equals_its_definition(as_on_a_card) -> None:
     torch.manual_seed(0)
-    layer = Gated(64, 4, Grid(3, 4))
-    x = torch.randn(2, 12, 64, requires_grad=True)
+    layer = Gated(64, 4, Grid(9, 8))
+    x = torch.randn(2, 72, 64, requires_grad=True)
     found, wanted = layer(x), layer.by_definition(x)
-    assert as_on_a_card == [(12, 16)]
+    assert as_on_a_card == [(72, 16), (72, 16)]  # they are too many for the kernel for few
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
     with torch.no_grad():
         assert torch.equal(layer(x), found)

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from softbias.attention.fused import dot_product_attention
 from softbias.attention.positional import kernel_centers, place_weights
-from softbias.kernels import distance, gated, masked
+from softbias.kernels import distance, few, gated, gated_few, masked
 
 DEVICE = torch.device("cuda")
 DTYPE = torch.bfloat16
 DISTANCE = ((80, 12, 256, 43), (512, 12, 256, 43))  # images, heads, tokens, channels: ARViT at 256 px
 MASKED = ((256, 3, 197, 64), (512, 3, 65, 64))  # ibit_tiny at 224 px, and at 32 px with patches of 4
+FEW = ((512, 3, 65, 64), (512, 4, 64, 48), (512, 6, 65, 64))  # deit_tiny, the content of convit_tiny, and deit_small at 32 px
 GATED = ((256, 4, 196, 48), (256, 16, 196, 48), (512, 4, 64, 48))  # convit_tiny and convit_base, and convit_tiny at 32 px
 
 
@@ -92,6 +94,69 @@ def masked_case(images: int, heads: int, tokens: int, channels: int) -> Case:
     return Case(name, forms, inputs, exact, weights, (2 * product, 7 * product), (4 * array, 12 * array))
 
 
+def few_case(images: int, heads: int, tokens: int, channels: int) -> Case:
+    qkv = torch.randn(images, tokens, 3, heads, channels, device=DEVICE, dtype=DTYPE).requires_grad_()
+    weights = torch.randn(images, tokens, heads, channels, device=DEVICE, dtype=DTYPE)
+    scale = channels**-0.5
+
+    def exact(few_images: int) -> tuple[Tensor, ...]:
+        exactly = qkv[:few_images].detach().double().requires_grad_()
+        output = few.plain_few_attention(exactly, scale)
+        return output.detach(), *torch.autograd.grad(output, exactly, weights[:few_images].double())
+
+    def fused(qkv: Tensor) -> Tensor:
+        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
+        return dot_product_attention(q, k, v, scale=scale).transpose(1, 2)
+
+    product, array = 2 * images * heads * tokens**2 * channels, images * heads * tokens * channels * 2 / 1e6
+    forms: dict[str, Callable[..., Tensor]] = {
+        "kernel": lambda qkv: few.few_attention(qkv, scale),
+        "plain": lambda qkv: few.plain_few_attention(qkv, scale),
+        "PyTorch's kernel": fused,
+    }
+    name = f"few {images}x{heads}x{tokens}x{channels}"
+    return Case(name, forms, (qkv,), exact, weights, (2 * product, 7 * product), (4 * array, 11 * array))
+
+
+def gated_few_case(images: int, heads: int, tokens: int, channels: int) -> Case:
+    side, scale = math.isqrt(tokens), channels**-0.5
+    qkv = torch.randn(images, tokens, 3, heads, channels, device=DEVICE, dtype=DTYPE)
+    weight = (place_weights(kernel_centers(heads), 1.0) + 0.1 * torch.randn(heads, 3)).to(DEVICE)
+    bias, gate = torch.zeros(heads, device=DEVICE), torch.randn(heads, device=DEVICE)
+    inputs = tuple(x.detach().requires_grad_() for x in (qkv, weight, gate))
+    weights = torch.randn(images, tokens, heads, channels, device=DEVICE, dtype=DTYPE)
+
+    def plain(qkv: Tensor, weight: Tensor, gate: Tensor) -> Tensor:
+        return gated_few.plain_gated_few_attention(qkv, weight, bias.to(weight.dtype), gate, scale, side)
+
+    def exact(at_once: int) -> tuple[Tensor, ...]:
+        """The gradients of the parameters need all images."""
+        firsts: list[Tensor] = []
+        totals = [torch.zeros_like(x, dtype=torch.float64) for x in inputs[1:]]
+        for part, seed in zip(qkv.split(at_once), weights.split(at_once), strict=True):
+            exactly = tuple(x.detach().double().requires_grad_() for x in (part, weight, gate))
+            output = plain(*exactly)
+            dqkv, *of_parameters = torch.autograd.grad(output, exactly, seed.double())
+            for total, more in zip(totals, of_parameters, strict=True):
+                total += more
+            firsts = firsts or [output.detach(), dqkv]
+        return *firsts, *totals
+
+    def mixed(qkv: Tensor, weight: Tensor, gate: Tensor) -> Tensor:
+        """PyTorch's attention and the mixing kernel after it."""
+        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
+        return gated.gated_mix(dot_product_attention(q, k, v, scale=scale), v, weight, bias, gate, side, side)
+
+    product, array = 2 * images * heads * tokens**2 * channels, images * heads * tokens * channels * 2 / 1e6
+    forms: dict[str, Callable[..., Tensor]] = {
+        "kernel": lambda qkv, weight, gate: gated_few.gated_few_attention(qkv, weight, bias, gate, scale, side),
+        "plain": plain,
+        "attention, then mixed": mixed,
+    }
+    name = f"gated few {images}x{heads}x{tokens}x{channels}"
+    return Case(name, forms, inputs, exact, weights, (2 * product, 7 * product), (4 * array, 11 * array))
+
+
 def gated_case(images: int, heads: int, tokens: int, channels: int) -> Case:
     side = math.isqrt(tokens)
     v = torch.randn(images, tokens, 3, heads, channels, device=DEVICE, dtype=DTYPE).permute(2, 0, 3, 1, 4)[2]
@@ -140,4 +205,6 @@ CASES: dict[str, tuple[Callable[..., Case], tuple[tuple[int, int, int, int], ...
     "distance": (distance_case, DISTANCE),
     "masked": (masked_case, MASKED),
     "gated": (gated_case, GATED),
+    "few": (few_case, FEW),
+    "gated few": (gated_few_case, GATED[2:]),
 }

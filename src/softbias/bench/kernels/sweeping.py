@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from softbias.bench.kernels.cases import DEVICE, DISTANCE, GATED, MASKED, distance_case, gated_case, masked_case
+from softbias.bench.kernels.cases import (
+    DEVICE,
+    DISTANCE,
+    FEW,
+    GATED,
+    MASKED,
+    distance_case,
+    few_case,
+    gated_case,
+    masked_case,
+)
 from softbias.bench.kernels.measuring import captured, reported, step
 from softbias.bench.timing import interleaved
-from softbias.kernels import distance, gated, masked
+from softbias.kernels import distance, few, gated, masked
 from softbias.kernels.launching import forget_plans
 from softbias.kernels.tiles import Tiles
 
@@ -40,8 +50,12 @@ SWEEP: dict[str, list[Any]] = {
         Tiles(s, 8, 3, o, d)
         for s, o, d in ((128, 128, 64), (128, 128, 32), (128, 64, 64), (64, 64, 64), (64, 128, 64), (128, 256, 64))
     ],
+    "few forward": [Tiles(64, w, 1) for w in (2, 4, 8)],
+    "few backward": [Tiles(64, w, 1) for w in (2, 4, 8)],
     "parts": [132, 264, 396, 528],
 }
+
+FORWARD_ONLY = ("forward", "unroll", "mix", "few forward")
 
 
 def sweep(names: list[str], rounds: int) -> None:
@@ -56,6 +70,8 @@ def sweep(names: list[str], rounds: int) -> None:
         ("mix backward", gated, "VALUES", GATED, gated_case),
         ("pairs", gated, "PAIRS", GATED, gated_case),
         ("parts", gated, "PROGRAMS", GATED, gated_case),
+        ("few forward", few, "FORWARD", FEW, few_case),
+        ("few backward", few, "BACKWARD", FEW, few_case),
     ):
         if name not in names:
             continue
@@ -66,7 +82,7 @@ def sweep(names: list[str], rounds: int) -> None:
                 setattr(module, attribute, {True: tiles, False: tiles} if name == "distance" else tiles)
                 forget_plans()
                 with reported(f"{name} {tiles}"):
-                    for backward in (False, True) if name == "distance" else (name not in ("forward", "unroll", "mix"),):
+                    for backward in (False, True) if name == "distance" else (name not in FORWARD_ONLY,):
                         replays[f"{tiles} {'with' if backward else 'without'} gradient"] = captured(
                             step(case, "kernel", backward)
                         )

@@ -1,0 +1,159 @@
+"""Triton code of attention among few tokens; see `few` for the formulas.
+
+One program per head of an image. The tile holds the tokens from BESIDE on; token 0 stands beside it where BESIDE is one. Names
+that end in `_0` belong to token 0: `p_0` is the column of P for its key, `z` is its row, and `z_0` is where both meet. Tokens
+past the end are read as zeros; their columns of P are zero, and so are all gradients of their rows.
+"""
+
+from softbias.kernels.language import jit, tl
+
+
+@jit
+def weights(q, k, s_0, scale, tokens: tl.constexpr, BESIDE: tl.constexpr, TOKENS: tl.constexpr):
+    """The rows of the tile: P, and its column of token 0, in float32"""
+    s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    s = tl.where((BESIDE + tl.arange(0, TOKENS))[None, :] < tokens, s, float("-inf"))
+    top = tl.max(s, 1)
+    if BESIDE:
+        top = tl.maximum(top, s_0)
+        p_0 = tl.exp(s_0 - top)
+    else:
+        p_0 = tl.full((TOKENS,), 0.0, tl.float32)
+    p = tl.exp(s - top[:, None])
+    total = tl.sum(p, 1) + p_0
+    return p / total[:, None], p_0 / total
+
+
+@jit
+def row(z, z_0):
+    """Its own row: softmax of the scores z and z_0"""
+    top = tl.maximum(tl.max(z, 0), z_0)
+    z, z_0 = tl.exp(z - top), tl.exp(z_0 - top)
+    total = tl.sum(z, 0) + z_0
+    return z / total, z_0 / total
+
+
+@jit
+def forward_program(
+    qkv,
+    out,
+    qkv_image,
+    qkv_token,
+    qkv_part,
+    qkv_head,
+    out_image,
+    out_token,
+    out_head,
+    scale,
+    heads: tl.constexpr,
+    tokens: tl.constexpr,
+    channels: tl.constexpr,
+    BESIDE: tl.constexpr,
+    TOKENS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """out = P V"""
+    image = (tl.program_id(0) // heads).to(tl.int64)
+    head = tl.program_id(0) % heads
+    kind: tl.constexpr = qkv.dtype.element_ty
+    scale = tl.cast(scale, tl.float32)  # torch.compile hands over a double
+    i = (BESIDE + tl.arange(0, TOKENS))[:, None]
+    c = tl.arange(0, CHANNELS)
+    inside = (i < tokens) & (c[None, :] < channels)
+    qkv += image * qkv_image + head * qkv_head + c
+    out += image * out_image + head * out_head + c
+    q = tl.load(qkv[None, :] + i * qkv_token, mask=inside, other=0.0)
+    k = tl.load((qkv + qkv_part)[None, :] + i * qkv_token, mask=inside, other=0.0)
+    v = tl.load((qkv + 2 * qkv_part)[None, :] + i * qkv_token, mask=inside, other=0.0)
+    s_0 = tl.full((TOKENS,), 0.0, tl.float32)
+    if BESIDE:
+        q_0 = tl.load(qkv, mask=c < channels, other=0.0).to(tl.float32)
+        k_0 = tl.load(qkv + qkv_part, mask=c < channels, other=0.0).to(tl.float32)
+        v_0 = tl.load(qkv + 2 * qkv_part, mask=c < channels, other=0.0).to(tl.float32)
+        s_0 = tl.sum(q.to(tl.float32) * k_0[None, :], 1) * scale
+        z, z_0 = row(tl.sum(k.to(tl.float32) * q_0[None, :], 1) * scale, tl.sum(q_0 * k_0, 0) * scale)
+        tl.store(out, (tl.sum(z[:, None] * v.to(tl.float32), 0) + z_0 * v_0).to(kind), mask=c < channels)
+    p, p_0 = weights(q, k, s_0, scale, tokens, BESIDE, TOKENS)
+    o = tl.dot(p.to(kind), v, input_precision="ieee")
+    if BESIDE:
+        o += p_0[:, None] * v_0[None, :]
+    tl.store(out[None, :] + i * out_token, o.to(kind), mask=inside)
+
+
+@jit
+def backward_program(
+    qkv,
+    dout,
+    dqkv,
+    qkv_image,
+    qkv_token,
+    qkv_part,
+    qkv_head,
+    dout_image,
+    dout_token,
+    dout_head,
+    dqkv_image,
+    dqkv_token,
+    dqkv_part,
+    dqkv_head,
+    scale,
+    heads: tl.constexpr,
+    tokens: tl.constexpr,
+    channels: tl.constexpr,
+    BESIDE: tl.constexpr,
+    TOKENS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """The gradients of queries, keys and values"""
+    image = (tl.program_id(0) // heads).to(tl.int64)
+    head = tl.program_id(0) % heads
+    kind: tl.constexpr = qkv.dtype.element_ty
+    scale = tl.cast(scale, tl.float32)  # torch.compile hands over a double
+    i = (BESIDE + tl.arange(0, TOKENS))[:, None]
+    c = tl.arange(0, CHANNELS)
+    inside = (i < tokens) & (c[None, :] < channels)
+    qkv += image * qkv_image + head * qkv_head + c
+    dout += image * dout_image + head * dout_head + c
+    dqkv += image * dqkv_image + head * dqkv_head + c
+    q = tl.load(qkv[None, :] + i * qkv_token, mask=inside, other=0.0)
+    k = tl.load((qkv + qkv_part)[None, :] + i * qkv_token, mask=inside, other=0.0)
+    v = tl.load((qkv + 2 * qkv_part)[None, :] + i * qkv_token, mask=inside, other=0.0)
+    do = tl.load(dout[None, :] + i * dout_token, mask=inside, other=0.0)
+    s_0 = tl.full((TOKENS,), 0.0, tl.float32)
+    if BESIDE:  # first what follows from the inputs alone, so that these need not stay in registers
+        q_0 = tl.load(qkv, mask=c < channels, other=0.0).to(tl.float32)
+        k_0 = tl.load(qkv + qkv_part, mask=c < channels, other=0.0).to(tl.float32)
+        v_0 = tl.load(qkv + 2 * qkv_part, mask=c < channels, other=0.0).to(tl.float32)
+        do_0 = tl.load(dout, mask=c < channels, other=0.0).to(tl.float32)
+        s_0 = tl.sum(q.to(tl.float32) * k_0[None, :], 1) * scale
+        dp_0 = tl.sum(do.to(tl.float32) * v_0[None, :], 1)
+        z, z_0 = row(tl.sum(k.to(tl.float32) * q_0[None, :], 1) * scale, tl.sum(q_0 * k_0, 0) * scale)
+        dz, dz_0 = tl.sum(v.to(tl.float32) * do_0[None, :], 1), tl.sum(do_0 * v_0, 0)
+        t_0 = tl.sum(z * dz, 0) + z_0 * dz_0
+        dz, dz_0 = z * (dz - t_0) * scale, z_0 * (dz_0 - t_0) * scale
+        dq_0 = tl.sum(dz[:, None] * k.to(tl.float32), 0) + dz_0 * k_0
+        tl.store(dqkv, dq_0.to(kind), mask=c < channels)
+    p, p_0 = weights(q, k, s_0, scale, tokens, BESIDE, TOKENS)
+    dv = tl.dot(tl.trans(p.to(kind)), do, input_precision="ieee")
+    if BESIDE:
+        dv += z[:, None] * do_0[None, :]
+    tl.store((dqkv + 2 * dqkv_part)[None, :] + i * dqkv_token, dv.to(kind), mask=inside)
+    dp = tl.dot(do, tl.trans(v), input_precision="ieee")
+    t = tl.sum(p * dp, 1)
+    if BESIDE:
+        t += p_0 * dp_0
+    ds = (p * (dp - t[:, None]) * scale).to(kind)
+    dq = tl.dot(ds, k, input_precision="ieee")
+    if BESIDE:
+        ds_0 = p_0 * (dp_0 - t) * scale
+        dq += ds_0[:, None] * k_0[None, :]
+    tl.store(dqkv[None, :] + i * dqkv_token, dq.to(kind), mask=inside)
+    dk = tl.dot(tl.trans(ds), q, input_precision="ieee")
+    if BESIDE:
+        dk += dz[:, None] * q_0[None, :]
+    tl.store((dqkv + dqkv_part)[None, :] + i * dqkv_token, dk.to(kind), mask=inside)
+    if BESIDE:  # read once more, from the cache
+        do = tl.load(dout[None, :] + i * dout_token, mask=inside, other=0.0, cache_modifier=".ca").to(tl.float32)
+        tl.store(dqkv + 2 * dqkv_part, (tl.sum(p_0[:, None] * do, 0) + z_0 * do_0).to(kind), mask=c < channels)
+        q = tl.load(qkv[None, :] + i * qkv_token, mask=inside, other=0.0, cache_modifier=".ca").to(tl.float32)
+        tl.store(dqkv + dqkv_part, (tl.sum(ds_0[:, None] * q, 0) + dz_0 * q_0).to(kind), mask=c < channels)
