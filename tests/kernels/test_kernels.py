@@ -80,12 +80,13 @@ def test_a_cpu_tensor_given_to_a_kernel_names_the_interpreter() -> None:
     "build",
     [
         lambda: Masked(192, 3, Grid(14, 14, prefix=1)),
+        lambda: Masked(192, 3, Grid(8, 8, prefix=1)),
         lambda: Gated(192, 4, Grid(14, 14)),
         lambda: Gated(192, 4, Grid(8, 8)),
         lambda: Full(192, 3, Grid(8, 8, prefix=1)),
         lambda: Full(192, 4, Grid(8, 8)),
     ],
-    ids=["masked", "gated", "gated at 32 px", "full, 65 tokens", "full, 64 tokens"],
+    ids=["masked", "masked at 32 px", "gated", "gated at 32 px", "full, 65 tokens", "full, 64 tokens"],
 )
 def test_the_layer_with_its_kernel_equals_its_definition_on_the_card(build, dtype) -> None:
     torch.manual_seed(0)
@@ -105,11 +106,12 @@ def test_the_layer_with_its_kernel_equals_its_definition_on_the_card(build, dtyp
     ("build", "program"),
     [
         (lambda: Masked(192, 3, Grid(14, 14, prefix=1)), "forward_program"),
+        (lambda: Masked(192, 3, Grid(8, 8, prefix=1)), "forward_program"),
         (lambda: Gated(192, 4, Grid(14, 14)), "mix_program"),
         (lambda: Gated(192, 4, Grid(8, 8)), "forward_program"),
         (lambda: Full(192, 3, Grid(8, 8, prefix=1)), "forward_program"),
     ],
-    ids=["masked", "gated", "gated at 32 px", "full"],
+    ids=["masked", "masked at 32 px", "gated", "gated at 32 px", "full"],
 )
 def test_a_compiled_layer_starts_the_kernels_itself_on_the_card(build, program) -> None:
     from torch._inductor.utils import run_and_get_code

@@ -129,7 +129,7 @@ def test_plans_are_made_once_unless_sizes_are_unknown_or_tiles_change() -> None:
     PLANS.pop()
 
 
-@pytest.mark.parametrize("name", ["few", "gated", "gated_few", "masked"])
+@pytest.mark.parametrize("name", ["few", "gated", "gated_few", "masked", "masked, few"])
 @pytest.mark.skipif(not kernels.available(), reason="Triton is not installed")
 def test_what_a_step_is_likely_to_start_is_what_it_starts(monkeypatch, name) -> None:
     def empty(*size: int, dtype: torch.dtype = HALF) -> torch.Tensor:
@@ -145,16 +145,16 @@ def test_what_a_step_is_likely_to_start_is_what_it_starts(monkeypatch, name) -> 
         v, anywhere = empty(6, 12, 3, 4, 16).permute(2, 0, 3, 1, 4)[2], empty(6, 12, 4, 16).transpose(1, 2)
         inputs = (anywhere, v, *(empty(*size, dtype=torch.float32) for size in ((4, 3), (4,), (4,))), 3, 4)
     else:
-        module = masked
-        factors = (empty(2, 3, 13, dtype=torch.float32) for _ in range(2))
-        inputs = (empty(6, 13, 3, 2, 16), *factors, 0.25, 1, "paper")
+        module, tokens = masked, 70 if name == "masked" else 13
+        factors = (empty(2, 3, tokens, dtype=torch.float32) for _ in range(2))
+        inputs = (empty(6, tokens, 3, 2, 16), *factors, 0.25, 1, "paper")
     expected = likely(inputs, module.run_forward, module.run_backward, module.keep, module.differentiate)
     started = []
     monkeypatch.setattr(Program, "__call__", lambda self, *given: started.append((self, (None, *(x.dtype for x in given)))))
-    calls = {"gated": gated.gated_mix, "masked": masked.masked_attention}
-    calls |= {"few": few.few_attention, "gated_few": gated_few.gated_few_attention}
-    calls[name](*inputs).sum().backward()
-    assert len(expected) == {"few": 2, "gated": 5, "gated_few": 3, "masked": 5}[name] and started == expected
+    calls = {"gated": gated.gated_mix, "few": few.few_attention, "gated_few": gated_few.gated_few_attention}
+    calls.get(name, masked.masked_attention)(*inputs).sum().backward()
+    programs = {"few": 2, "gated": 5, "gated_few": 3, "masked": 5, "masked, few": 4}
+    assert len(expected) == programs[name] and started == expected
 
 
 def test_what_is_asked_for_is_not_started(kernel, program) -> None:

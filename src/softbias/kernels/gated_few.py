@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from softbias import kernels
-from softbias.kernels.few import strides_of_result, with_contiguous_channels
 from softbias.kernels.gated import plain_gated_mix
 from softbias.kernels.launching import Program, planned
 from softbias.kernels.operation import operation
+from softbias.kernels.projections import empty_gradients, empty_result, strides_of_result, with_contiguous_channels
 from softbias.kernels.tiles import Sizes, Tiles, block
 
 LONGEST = 64  # tokens
@@ -112,15 +112,6 @@ def run_backward(
     plan.projection(qkv, weight.contiguous(), gate, dout, dqkv, sums)
     plan.parameters(sums, gate, dweight, dbias, dgate)
     return dqkv, dweight, dbias, dgate
-
-
-def empty_result(qkv: Tensor) -> Tensor:
-    images, tokens, _, heads, channels = qkv.shape
-    return qkv.new_empty(images, tokens, heads, channels)
-
-
-def empty_gradients(*inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs)  # type: ignore[return-value]
 
 
 def keep(ctx, inputs, output):

@@ -11,8 +11,10 @@
 
 Forward is two programs: M and its transpose from the factors, and the attention. Kept for backward are the inputs, M, O and n.
 Backward is three: the projection's gradient; ∂l/∂M in parts of the batch, every row rolled back as it is written; and the
-factors' gradients, which sum the parts. Nothing is added atomically: the same bits every time. W is summed in float32 and M
-rounded once to the type of the projection; a product of the factors under autocast rounds factors and W.
+factors' gradients, which sum the parts. Among few tokens (see `few`) the first two are one, which forms S and G Vᵀ only once:
+it owns a head of several images, and keeps its part of ∂l/∂M. Nothing is added atomically: the same bits every time. W is
+summed in float32 and M rounded once to the type of the projection; a product of the factors under autocast rounds the factors,
+and W.
 
 What it costs, at least, for B = 256, H = 3, N = 197, D = 64 in bfloat16 (`ibit_tiny`), one layer. Products, padded to 256
 tokens: forward two of N × N × D, 13 GFLOP, backward seven, 45 GFLOP (two of them to form S and G Vᵀ again for ∂l/∂M).
@@ -20,6 +22,8 @@ Memory: forward Q, K, V and O, 77 MB, 0.02 ms; backward reads five such arrays a
 writes and reads maps of 60 MB some fifteen times. The mask itself is small, 0.25 MB and as much transposed, 0.7 MFLOP per head
 at rank 9; the parts of its gradient, 5.4 MB, are written once and read twice. But made by PyTorch it takes some thirty launches
 a layer, forward and backward, and a small model waits for its host to make them.
+
+For B = 512 and N = 65 (32 px) the two programs of the backward took 68 and 39 µs on an H200, as one they take 79.
 
 The mask's low rank does not help further: (Q Kᵀ ⊙ a bᵀ) V = diag(a) Q (Kᵀ diag(b) V) would need no map at all, but costs D per
 rank where a map costs N, and rank 9 × 64 > 197; and the roll turns M into N shifted rows, so that M itself has full rank.
@@ -32,15 +36,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from softbias.kernels import few
 from softbias.kernels.launching import Program, planned
 from softbias.kernels.operation import operation
+from softbias.kernels.projections import empty_gradients, empty_result, with_contiguous_channels
 from softbias.kernels.tiles import Sizes, Tiles, block, padded
 
 UNROLL = Tiles(size=32, warps=4, stages=1)
 FORWARD = Tiles(size=32, warps=8, stages=2)
 BACKWARD = Tiles(size=16, warps=8, stages=2)
+BACKWARD_OF_FEW = Tiles(size=264, warps=4, stages=2)  # programs: two for each of the 132 multiprocessors of an H200
 MASK = Tiles(size=64, other=64, warps=8, stages=2)
-PROGRAMS = 528  # at least so many for ∂l/∂M: four for each of the 132 multiprocessors of an H200
+PROGRAMS = 528  # at least so many for ∂l/∂M: four for each multiprocessor
 FACTORS = Tiles(size=8192, other=8, warps=8, stages=1)  # entries of the parts at a time; columns, a sector of memory
 ROLLS = ("paper", "released", "none")
 RANKS = 16  # for one program of the factors' gradients
@@ -77,10 +84,6 @@ def check(qkv: Sizes, a: Sizes, b: Sizes, prefix: int, roll: str) -> None:
         )
 
 
-def with_contiguous_channels(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
 def layout(a: Sizes, prefix: int, roll: str) -> dict[str, int]:
     """How the programs see a mask: without a roll, all of it is prefix; the released code reads a prefix too far left."""
     heads, ranks, tokens = a
@@ -94,6 +97,37 @@ def layout(a: Sizes, prefix: int, roll: str) -> dict[str, int]:
     }
 
 
+def unrolling(of_mask: dict[str, int]) -> Program:
+    """M and its transpose out of the factors; given the `layout`."""
+    from softbias.kernels.factors_program import unroll_program
+
+    tiles = (-(-of_mask["padded"] // UNROLL.size)) ** 2
+    return Program(unroll_program, (tiles, of_mask["heads"]), UNROLL, (), of_mask | {"BLOCK": UNROLL.size})
+
+
+def summing(of_mask: dict[str, int], parts: int) -> Program:
+    """The factors' gradients out of that of M, which comes in so many parts, rolled back."""
+    from softbias.kernels.factors_program import factors_program
+
+    tokens = of_mask["tokens"]
+    at_once = min(1 << (parts - 1).bit_length(), FACTORS.size // block(tokens))
+    rows = FACTORS.size // (block(tokens) * at_once)
+    return Program(
+        factors_program,
+        (-(-tokens // rows) + -(-tokens // FACTORS.other), of_mask["heads"], -(-of_mask["ranks"] // RANKS)),
+        FACTORS,
+        (parts,),
+        of_mask
+        | {
+            "TOKENS": block(tokens),
+            "ROWS": rows,
+            "COLUMNS": FACTORS.other,
+            "PARTS_OF_ROWS": at_once,
+            "PARTS_OF_COLUMNS": max(1, min(at_once, FACTORS.size // (block(tokens) * FACTORS.other))),
+        },
+    )
+
+
 class Forward(NamedTuple):
     unroll: Program
     attention: Program
@@ -102,14 +136,11 @@ class Forward(NamedTuple):
 @planned
 def plan_forward(qkv: Sizes, strides: Sizes, out: Sizes, a: Sizes, b: Sizes, scale: float, prefix: int, roll: str) -> Forward:
     """For the shapes of the inputs, and the strides of the projection and of O."""
-    from softbias.kernels.factors_program import unroll_program
     from softbias.kernels.masked_program import forward_program
 
     check(qkv, a, b, prefix, roll)
     images, tokens, _, heads, channels = qkv
     of_mask = layout(a, prefix, roll)
-    tiles = (-(-padded(tokens) // UNROLL.size)) ** 2
-    unroll = Program(unroll_program, (tiles, heads), UNROLL, (), of_mask | {"BLOCK": UNROLL.size})
     shapes = {name: of_mask[name] for name in ("heads", "tokens", "padded")}
     shapes |= {"channels": channels, "CHANNELS": block(channels), "TOKENS": block(tokens)}
     attention = Program(
@@ -119,7 +150,7 @@ def plan_forward(qkv: Sizes, strides: Sizes, out: Sizes, a: Sizes, b: Sizes, sca
         (*strides[:4], *out[:3], scale),
         shapes | {"BLOCK": min(FORWARD.size, block(tokens))},
     )
-    return Forward(unroll, attention)
+    return Forward(unrolling(of_mask), attention)
 
 
 def run_forward(qkv: Tensor, a: Tensor, b: Tensor, scale: float, prefix: int, roll: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -134,9 +165,9 @@ def run_forward(qkv: Tensor, a: Tensor, b: Tensor, scale: float, prefix: int, ro
 
 class Backward(NamedTuple):
     projection: Program
-    mask: Program
+    mask: Program | None  # which the first does as well, among few tokens
     factors: Program
-    parts: Sizes  # the shape of what the second hands on
+    parts: Sizes  # the shape of what they hand on to the last
 
 
 @planned
@@ -144,18 +175,27 @@ def plan_backward(
     qkv: Sizes, strides: Sizes, out: Sizes, dout: Sizes, dqkv: Sizes, a: Sizes, scale: float, prefix: int, roll: str
 ) -> Backward:
     """For the shapes of the projection and the factors, and the strides of the projection, O and their gradients."""
-    from softbias.kernels.factors_program import factors_program
-    from softbias.kernels.masked_program import backward_program, mask_program
-
     images, tokens, _, heads, channels = qkv
     of_mask = layout(a, prefix, roll)
+    numbers = (*strides[:4], *out[:3], *dout[:3], *dqkv[:4], scale)
+    if tokens <= few.LONGEST:
+        from softbias.kernels.masked_few_program import backward_program as backward_of_few
+
+        each = -(-images * heads // BACKWARD_OF_FEW.size)
+        parts = -(-images // each)
+        constants = few.sizes(tokens, heads, channels) | {name: of_mask[name] for name in ("padded", "prefix")}
+        both = Program(backward_of_few, (heads, parts), BACKWARD_OF_FEW, (*numbers, images, each), constants)
+        return Backward(both, None, summing(of_mask, parts), (parts, heads, tokens, padded(tokens)))
+
+    from softbias.kernels.masked_program import backward_program, mask_program
+
     shapes = {name: of_mask[name] for name in ("heads", "tokens", "padded")}
     shapes |= {"channels": channels, "CHANNELS": block(channels)}
     projection = Program(
         backward_program,
         (images * heads,),
         BACKWARD.for_tokens(tokens),
-        (*strides[:4], *out[:3], *dout[:3], *dqkv[:4], scale),
+        numbers,
         shapes | {"TOKENS": block(tokens), "BLOCK": min(BACKWARD.size, block(tokens))},
     )
     rows = min(32 if 64 < tokens <= 96 else MASK.size, block(tokens))  # 65 tokens: 3 × 32 rows, not 2 × 64
@@ -170,23 +210,7 @@ def plan_backward(
         (*strides[:4], *dout[:3], scale, images, share_of_batch),
         shapes | {"prefix": of_mask["prefix"], "ROWS": rows, "COLUMNS": columns},
     )
-    at_once = min(1 << (parts - 1).bit_length(), FACTORS.size // block(tokens))
-    rows = FACTORS.size // (block(tokens) * at_once)
-    factors = Program(
-        factors_program,
-        (-(-tokens // rows) + -(-tokens // FACTORS.other), heads, -(-a[1] // RANKS)),
-        FACTORS,
-        (parts,),
-        of_mask
-        | {
-            "TOKENS": block(tokens),
-            "ROWS": rows,
-            "COLUMNS": FACTORS.other,
-            "PARTS_OF_ROWS": at_once,
-            "PARTS_OF_COLUMNS": max(1, min(at_once, FACTORS.size // (block(tokens) * FACTORS.other))),
-        },
-    )
-    return Backward(projection, mask, factors, (parts, heads, tokens, padded(tokens)))
+    return Backward(projection, mask, summing(of_mask, parts), (parts, heads, tokens, padded(tokens)))
 
 
 def run_backward(
@@ -205,26 +229,26 @@ def run_backward(
     qkv, dout = with_contiguous_channels(qkv), with_contiguous_channels(dout)
     dqkv, da, db = empty_gradients(qkv, a, b)
     plan = plan_backward(qkv.shape, qkv.stride(), out.stride(), dout.stride(), dqkv.stride(), a.shape, scale, prefix, roll)
-    ratios = torch.empty_like(norms)
     parts = torch.empty(plan.parts, dtype=torch.float32, device=masks.device)
-    plan.projection(qkv, masks, out, norms, dout, dqkv, ratios)
-    plan.mask(qkv, masks, norms, ratios, dout, parts)
+    if plan.mask is None:
+        plan.projection(qkv, masks, out, norms, dout, dqkv, parts)
+    else:
+        ratios = torch.empty_like(norms)
+        plan.projection(qkv, masks, out, norms, dout, dqkv, ratios)
+        plan.mask(qkv, masks, norms, ratios, dout, parts)
     plan.factors(parts, a.contiguous(), b.contiguous(), da, db)
     return dqkv, da, db
 
 
 def empty_results(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """O (B, N, H, D), n (B, H), and M and its transpose (2, H, N, N and zeros up to a multiple of 16)"""
-    images, tokens, _, heads, channels = qkv.shape
-    return (
-        qkv.new_empty(images, tokens, heads, channels),
-        qkv.new_empty(images, heads, dtype=torch.float32),
-        qkv.new_empty(2, heads, tokens, padded(tokens)),
-    )
+    images, heads = qkv.shape[0], qkv.shape[3]
+    return empty_result(qkv), qkv.new_empty(images, heads, dtype=torch.float32), empty_masks(qkv)
 
 
-def empty_gradients(*inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs)  # type: ignore[return-value]
+def empty_masks(qkv: Tensor) -> Tensor:
+    tokens, heads = qkv.shape[1], qkv.shape[3]
+    return qkv.new_empty(2, heads, tokens, padded(tokens))
 
 
 def keep(ctx, inputs, output):

@@ -1,4 +1,6 @@
-"""Masked attention, run by Triton's interpreter, against the definition in float64. (Its products know no bfloat16.)"""
+"""Masked attention, run by Triton's interpreter, against the definition in float64. (Its products know no bfloat16.)
+
+All of it is asked of both forms of its backward: the one among few tokens, and the one that takes a map in pieces."""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from torch import Tensor
 from softbias.attention import Masked
 from softbias.attention.rolling import ROLLS
 from softbias.grid import Grid
-from softbias.kernels import masked
+from softbias.kernels import few, masked
 from softbias.kernels.operation import version
 
 ALLOWED = {torch.float32: 3e-6, torch.float16: 2e-3}
@@ -19,8 +21,15 @@ SHAPES = {  # images, tokens, heads, channels
     "odd sizes": (2, 37, 2, 19),
     "a class token": (3, 17, 1, 16),
     "whole tiles": (1, 64, 2, 32),
+    "32 px": (4, 65, 1, 24),
 }
 Inputs = tuple[Tensor, Tensor, Tensor]
+
+
+@pytest.fixture(autouse=True, params=[few.LONGEST, 0], ids=["few", "in pieces"])
+def longest(request, monkeypatch, new_plans) -> int:
+    monkeypatch.setattr(few, "LONGEST", request.param)
+    return request.param
 
 
 def inputs_of(shape, rank: int = 3, dtype: torch.dtype = torch.float32, of_factors: torch.dtype = torch.float32) -> Inputs:
@@ -72,10 +81,11 @@ def test_it_and_its_gradients_are_those_of_the_definition(shape, dtype) -> None:
     require_the_definition(inputs_of(shape, dtype=dtype), 1, "paper")
 
 
+@pytest.mark.parametrize("tokens", [17, 19])
 @pytest.mark.parametrize("prefix", [0, 1, 3])
 @pytest.mark.parametrize("roll", ROLLS)
-def test_every_roll_is_known_with_and_without_a_prefix(roll, prefix) -> None:
-    require_the_definition(inputs_of((2, 19, 2, 16)), prefix, roll)
+def test_every_roll_is_known_with_and_without_a_prefix(roll, prefix, tokens) -> None:
+    require_the_definition(inputs_of((2, tokens, 2, 16)), prefix, roll)
 
 
 def test_the_released_roll_does_not_read_into_the_next_row_where_rows_have_no_padding() -> None:
@@ -87,12 +97,21 @@ def test_every_rank_is_taken(rank) -> None:
     require_the_definition(inputs_of((2, 21, 1, 16), rank), 1, "paper")
 
 
-@pytest.mark.parametrize("entries", [16, 256, 8192], ids=["one at a time", "few at a time", "all at once"])
+@pytest.mark.parametrize("tokens", [9, 17])
+@pytest.mark.parametrize("entries", [32, 256, 8192], ids=["one at a time", "few at a time", "all at once"])
 @pytest.mark.parametrize("roll", ["paper", "released"])
-def test_the_factors_gradients_sum_all_parts_of_the_batch(monkeypatch, new_plans, entries, roll) -> None:
+def test_the_factors_gradients_sum_all_parts_of_the_batch(monkeypatch, entries, roll, tokens) -> None:
     monkeypatch.setattr(masked, "PROGRAMS", 3)  # 5 images in 3 parts, the last of them short
+    monkeypatch.setattr(masked, "BACKWARD_OF_FEW", replace(masked.BACKWARD_OF_FEW, size=3))
     monkeypatch.setattr(masked, "FACTORS", replace(masked.FACTORS, size=entries))
-    require_the_definition(inputs_of((5, 9, 1, 16)), 1, roll)
+    require_the_definition(inputs_of((5, tokens, 1, 16)), 1, roll)
+
+
+def test_only_few_tokens_take_the_backward_for_few(longest) -> None:
+    for tokens in (65, 66):
+        sizes = (2, tokens, 3, 1, 16), (tokens * 48, 48, 16, 16, 1)
+        plan = masked.plan_backward(*sizes, *((tokens * 16, 16, 16, 1),) * 2, sizes[1], (1, 3, tokens), 0.3, 1, "paper")
+        assert (plan.mask is None) == (tokens <= longest)
 
 
 def test_the_twin_is_the_definition() -> None:

@@ -38,6 +38,7 @@ SWEEP: dict[str, list[Any]] = {
         Tiles(s, w, n) for s, w, n in ((16, 8, 1), (16, 8, 2), (32, 4, 2), (32, 8, 1), (32, 8, 2), (32, 16, 2), (64, 8, 2))
     ],
     "backward": [Tiles(s, w, n) for s, w, n in ((16, 8, 1), (16, 8, 2), (32, 8, 1), (32, 8, 2), (32, 16, 2), (16, 16, 2))],
+    "backward of few": [Tiles(s, w, n) for s, w, n in ((264, 4, 1), (264, 4, 2), (264, 4, 3), (132, 4, 2), (396, 4, 2))],
     "mask": [
         Tiles(s, w, n, o)
         for s, w, n, o in ((64, 4, 2, 64), (64, 8, 2, 64), (64, 8, 3, 64), (64, 8, 2, 128), (64, 8, 3, 128), (32, 4, 3, 128))
@@ -63,6 +64,7 @@ def sweep(names: list[str], rounds: int) -> None:
         ("distance", distance, "TILES", DISTANCE[1:], distance_case),
         ("forward", masked, "FORWARD", MASKED, masked_case),
         ("backward", masked, "BACKWARD", MASKED, masked_case),
+        ("backward of few", masked, "BACKWARD_OF_FEW", MASKED[1:], masked_case),
         ("mask", masked, "MASK", MASKED, masked_case),
         ("unroll", masked, "UNROLL", MASKED, masked_case),
         ("factors", masked, "FACTORS", MASKED, masked_case),
