@@ -9,9 +9,8 @@
 
 Kept for backward are A and V, which the attention before keeps anyway, and P, a map per head; neither O nor P V. Forward is two
 programs: P from its three numbers per head, and per head one product of P with the values of all images side by side, whose
-result is mixed with A before it is written. Backward is three: ∂l/∂V with ∂l/∂A and ⟨F, A⟩, and beside it G in parts of the
-batch; a few numbers per row of G; and their sums, the gradients of w and λ. Nothing is added atomically: the same bits every
-time.
+result is mixed with A before it is written. Backward is four: ∂l/∂V with ∂l/∂A and ⟨F, A⟩; G in parts of the batch; a few
+numbers per row of it; and their sums, the gradients of w and λ. Nothing is added atomically: the same bits every time.
 
 What it costs, at least, in one layer in bfloat16 with B = 256, N = 196 and D = 48, at 800 TFLOP/s and 4.3 TB/s:
 
@@ -46,7 +45,7 @@ LONGEST = 1024  # tokens: a row of P is kept in registers
 WIDEST = 128  # channels per head
 MIX = Tiles(size=128, other=128, depth=32, warps=8, stages=3)
 VALUES = Tiles(size=128, other=128, depth=32, warps=8, stages=3)
-PAIRS = Tiles(size=128, other=128, depth=64, warps=8, stages=3)  # warps and stages are those of VALUES
+PAIRS = Tiles(size=128, other=128, depth=64, warps=8, stages=3)
 ROWS = Tiles(size=2048, warps=4, stages=1)  # entries of P in one program
 PROGRAMS = 264  # about so many for G: two for each of the 132 multiprocessors of an H200
 
@@ -178,7 +177,8 @@ def run_forward(
 
 
 class Backward(NamedTuple):
-    gradients: Program
+    values: Program
+    pairs: Program
     scores: Program
     parameters: Program
     products: Sizes  # shapes of what they hand on
@@ -189,30 +189,31 @@ class Backward(NamedTuple):
 @planned
 def plan_backward(shape: Sizes, dout: Sizes, anywhere: Sizes, v: Sizes, danywhere: Sizes, width: int) -> Backward:
     """For the shape of the values, and the strides of the gradient, A, the values, and the gradient of A."""
-    from softbias.kernels.gated_program import gradients_program, parameters_program, scores_program
+    from softbias.kernels.gated_program import pairs_program, parameters_program, scores_program, values_program
 
     images, heads, tokens, channels = shape
     shapes = {"heads": heads, "tokens": tokens, "padded": padded(tokens)}
-    values, pairs = fitting(VALUES, tokens), fitting(PAIRS, tokens)
-    each = -(-tokens // values.size) * -(-images * channels // values.other)  # tiles of the values of a head
-    columns = min(pairs.other, block(tokens))
-    tiles = heads * -(-tokens // pairs.size) * -(-tokens // columns)  # of pairs in one part
-    share_of_batch = -(-images // max(1, PROGRAMS // tiles))
-    share_of_batch += -share_of_batch % (pairs.depth // gcd(pairs.depth, channels))  # a whole number of steps
+    tiles = fitting(VALUES, tokens)
+    each = -(-tokens // tiles.size) * -(-images * channels // tiles.other)  # programs of a head
+    values = Program(
+        values_program,
+        (each * heads,),
+        tiles,
+        (*eighths(dout), *eighths(anywhere), *eighths(danywhere), images),
+        shapes | {"channels": channels, "ROWS": tiles.size, "COLUMNS": tiles.other, "DEPTH": tiles.depth},
+    )
+    tiles = fitting(PAIRS, tokens)
+    columns = min(tiles.other, block(tokens))
+    places = -(-tokens // tiles.size) * -(-tokens // columns)
+    share_of_batch = -(-images // max(1, PROGRAMS // (places * heads)))
+    share_of_batch += -share_of_batch % (tiles.depth // gcd(tiles.depth, channels))  # a whole number of steps
     parts = -(-images // share_of_batch)
-    gradients = Program(
-        gradients_program,
-        (parts * tiles + each * heads,),
-        values,
-        (
-            *(eighth for strides in (dout, anywhere, v, danywhere) for eighth in eighths(strides)),
-            images,
-            share_of_batch,
-            parts * tiles,
-        ),
-        shapes
-        | {"channels": channels, "PAIR_ROWS": pairs.size, "PAIR_COLUMNS": columns, "PAIR_DEPTH": pairs.depth}
-        | {"ROWS": values.size, "COLUMNS": values.other, "DEPTH": values.depth},
+    pairs = Program(
+        pairs_program,
+        (places, heads, parts),
+        tiles,
+        (*eighths(dout), *eighths(v), images, share_of_batch),
+        shapes | {"channels": channels, "ROWS": tiles.size, "COLUMNS": columns, "DEPTH": tiles.depth},
     )
     at_once = 1 << (min(parts, 64) - 1).bit_length()
     size = max(1, 2 * ROWS.size // (block(tokens) * at_once))
@@ -226,7 +227,9 @@ def plan_backward(shape: Sizes, dout: Sizes, anywhere: Sizes, v: Sizes, danywher
         shapes | {"width": width, "TOKENS": block(tokens), "ROWS": size, "PARTS": at_once},
     )
     parameters = Program(parameters_program, (heads,), ROWS, (each, blocks), {"heads": heads, "BLOCK": 512})
-    return Backward(gradients, scores, parameters, (heads, each), (parts, heads, tokens, padded(tokens)), (4, heads, blocks))
+    return Backward(
+        values, pairs, scores, parameters, (heads, each), (parts, heads, tokens, padded(tokens)), (4, heads, blocks)
+    )
 
 
 def run_backward(
@@ -239,7 +242,8 @@ def run_backward(
     products, parts, rows = (
         torch.empty(shape, dtype=torch.float32, device=v.device) for shape in (plan.products, plan.parts, plan.rows)
     )
-    plan.gradients(dout, anywhere, v, maps, gate, danywhere, dv, products, parts)
+    plan.values(dout, anywhere, maps, gate, danywhere, dv, products)
+    plan.pairs(dout, v, parts)
     plan.scores(parts, weight, rows)
     plan.parameters(products, rows, gate, dweight, dbias, dgate)
     return danywhere, dv, dweight, dbias, dgate

@@ -94,62 +94,7 @@ def mix_program(
 
 
 @jit
-def gradients_program(
-    dout,
-    anywhere,
-    v,
-    maps,
-    gate,
-    danywhere,
-    dv,
-    products,
-    parts,
-    dout_image,
-    dout_token,
-    dout_head,
-    anywhere_image,
-    anywhere_head,
-    anywhere_token,
-    v_image,
-    v_head,
-    v_token,
-    danywhere_image,
-    danywhere_head,
-    danywhere_token,
-    images,
-    share_of_batch,
-    tiles_of_pairs,
-    heads: tl.constexpr,
-    tokens: tl.constexpr,
-    padded: tl.constexpr,
-    channels: tl.constexpr,
-    PAIR_ROWS: tl.constexpr,
-    PAIR_COLUMNS: tl.constexpr,
-    PAIR_DEPTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
-    """Two products that need nothing of each other; those that take longer come first"""
-    index = tl.program_id(0)
-    if index < tiles_of_pairs:
-        multiply_pairs(
-            index, dout, v, parts, dout_image, dout_token, dout_head, v_image, v_head, v_token, images, share_of_batch,
-            heads, tokens, padded, channels, PAIR_ROWS, PAIR_COLUMNS, PAIR_DEPTH,
-        )  # fmt: skip
-    else:
-        each = (tl.num_programs(0) - tiles_of_pairs) // heads
-        multiply_values(
-            index - tiles_of_pairs, each, dout, anywhere, maps, gate, danywhere, dv, products, dout_image, dout_token,
-            dout_head, anywhere_image, anywhere_head, anywhere_token, danywhere_image, danywhere_head, danywhere_token, images,
-            heads, tokens, padded, channels, ROWS, COLUMNS, DEPTH,
-        )  # fmt: skip
-
-
-@jit
-def multiply_values(
-    index,
-    each,
+def values_program(
     dout,
     anywhere,
     maps,
@@ -179,9 +124,9 @@ def multiply_values(
     products[h, tile] = ⟨dO, anywhere⟩"""
     tiles: tl.constexpr = (tokens + ROWS - 1) // ROWS
     kind: tl.constexpr = dv.dtype.element_ty
-    head = index // tiles % heads
-    j = (index % tiles) * ROWS + tl.arange(0, ROWS)
-    n = (index // (tiles * heads)) * COLUMNS + tl.arange(0, COLUMNS)
+    head = tl.program_id(0) // tiles % heads
+    j = (tl.program_id(0) % tiles) * ROWS + tl.arange(0, ROWS)
+    n = (tl.program_id(0) // (tiles * heads)) * COLUMNS + tl.arange(0, COLUMNS)
     image, c = (n // channels).to(tl.int64), n % channels
     real = n < images * channels
     x = tl.load(gate + head).to(tl.float32)
@@ -201,13 +146,13 @@ def multiply_values(
     a = tl.load(anywhere + where, mask=inside, other=0.0).to(tl.float32)
     where = head * (danywhere_head * 8) + j[:, None] * (danywhere_token * 8) + (image * (danywhere_image * 8) + c)[None, :]
     tl.store(danywhere + where, (sigmoid(-x) * do).to(kind), mask=inside)
-    tile = index // (tiles * heads) * tiles + index % tiles
+    each = tl.num_programs(0) // heads
+    tile = tl.program_id(0) // (tiles * heads) * tiles + tl.program_id(0) % tiles
     tl.store(products + head * each + tile, tl.sum(tl.sum(do * a, 1), 0))
 
 
 @jit
-def multiply_pairs(
-    index,
+def pairs_program(
     dout,
     v,
     parts,
@@ -229,14 +174,13 @@ def multiply_pairs(
 ):
     """parts[part, h, i, j] = Σ dO_i · V_j over the images of that part of the batch, which are a whole number of steps"""
     across: tl.constexpr = (tokens + COLUMNS - 1) // COLUMNS
-    tiles: tl.constexpr = (tokens + ROWS - 1) // ROWS * across
-    tile, head, part = index % tiles, index // tiles % heads, index // (tiles * heads)
-    i = (tile // across) * ROWS + tl.arange(0, ROWS)
-    j = (tile % across) * COLUMNS + tl.arange(0, COLUMNS)
+    head = tl.program_id(1)
+    i = (tl.program_id(0) // across) * ROWS + tl.arange(0, ROWS)
+    j = (tl.program_id(0) % across) * COLUMNS + tl.arange(0, COLUMNS)
     of_dout = dout + head * (dout_head * 8) + i[:, None] * (dout_token * 8)
     of_v = v + head * (v_head * 8) + j[:, None] * (v_token * 8)
     all_of_them = images * channels
-    first = part * share_of_batch * channels
+    first = tl.program_id(2) * share_of_batch * channels
     sums = tl.full((ROWS, COLUMNS), 0.0, tl.float32)
     for start in range(first, tl.minimum(first + share_of_batch * channels, all_of_them), DEPTH):
         n = start + tl.arange(0, DEPTH)
@@ -245,7 +189,7 @@ def multiply_pairs(
         do = tl.load(of_dout + (image * (dout_image * 8) + c)[None, :], mask=(i[:, None] < tokens) & real, other=0.0)
         values = tl.load(of_v + (image * (v_image * 8) + c)[None, :], mask=(j[:, None] < tokens) & real, other=0.0)
         sums = tl.dot(do, tl.trans(values), sums, input_precision="ieee")
-    where = parts + ((part * heads + head).to(tl.int64) * tokens + i[:, None]) * padded + j[None, :]
+    where = parts + ((tl.program_id(2) * heads + head).to(tl.int64) * tokens + i[:, None]) * padded + j[None, :]
     tl.store(where, sums, mask=(i[:, None] < tokens) & (j[None, :] < padded))
 
 

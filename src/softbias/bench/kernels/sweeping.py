@@ -47,9 +47,17 @@ SWEEP: dict[str, list[Any]] = {
     "factors": [Tiles(s, w, 1, o) for s, w, o in ((2048, 4, 8), (4096, 4, 8), (8192, 4, 8), (8192, 8, 8), (8192, 8, 16))],
     "mix": [Tiles(s, w, n, o, d) for s, o, d, w, n in GATED_TILES],
     "mix backward": [Tiles(s, w, n, o, d) for s, o, d, w, n in GATED_TILES],
-    "pairs": [  # started with the values, so with their warps and stages
-        Tiles(s, 8, 3, o, d)
-        for s, o, d in ((128, 128, 64), (128, 128, 32), (128, 64, 64), (64, 64, 64), (64, 128, 64), (128, 256, 64))
+    "pairs": [
+        Tiles(s, w, n, o, d)
+        for s, o, d, w, n in (
+            (128, 128, 64, 8, 3),
+            (128, 128, 64, 8, 4),
+            (128, 128, 32, 8, 4),
+            (128, 64, 64, 4, 4),
+            (64, 64, 64, 4, 4),
+            (64, 128, 64, 4, 3),
+            (128, 256, 64, 8, 3),
+        )
     ],
     "few forward": [Tiles(64, w, 1) for w in (2, 4, 8)],
     "few backward": [Tiles(64, w, 1) for w in (2, 4, 8)],
