@@ -10,7 +10,9 @@ import torch
 
 from softbias import kernels
 from softbias.attention import Full, Gated, Masked
+from softbias.attention.ahead import compile_ahead
 from softbias.grid import Grid
+from softbias.kernels.launching import Program
 
 HERE = Path(__file__).parent
 needs_triton = pytest.mark.skipif(not kernels.available(), reason="Triton is not installed")
@@ -130,3 +132,28 @@ def test_a_compiled_layer_starts_the_kernels_itself_on_the_card(build, program) 
     assert f"{program}_" in codes[0] and "torch.ops.softbias" not in "".join(codes)
     for a, b in zip(found, gradients(layer), strict=True):
         assert (a - b).norm() < 0.01 * b.norm()
+
+
+def test_nothing_is_compiled_ahead_on_a_cpu(monkeypatch) -> None:
+    monkeypatch.setattr(Full, "forward", None)
+    compile_ahead(Full(192, 3, Grid(8, 8)), 4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_what_was_compiled_ahead_is_all_that_a_step_needs_on_the_card(monkeypatch, new_plans) -> None:
+    model = torch.nn.Sequential(
+        Full(192, 3, Grid(8, 8)), Full(192, 3, Grid(8, 8)), Masked(192, 3, Grid(8, 8)), Gated(192, 4, Grid(8, 8))
+    ).cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        compile_ahead(model, 6)
+        waiting: list[Program] = []
+        first = Program.first
+
+        def recorded(program: Program, kinds: tuple) -> object:
+            assert kinds in program.coming
+            waiting.append(program)
+            return first(program, kinds)
+
+        monkeypatch.setattr(Program, "first", recorded)
+        model(torch.randn(6, 64, 192, device="cuda", requires_grad=True)).sum().backward()
+    assert len(waiting) == 2 + 4 + 3

@@ -13,6 +13,7 @@ from accelerate.state import AcceleratorState
 from numpy.typing import NDArray
 from torch import nn
 
+from softbias.attention.ahead import compile_ahead
 from softbias.data.dataset import Dataset
 from softbias.data.splits import nested_fraction, stratified_split
 from softbias.models import create_model
@@ -89,6 +90,11 @@ def make_plan(
         freeze_backbone(model)
     if requests:
         find_sites(model, requests, data.img_size)  # refuses layers without a map
+    model = model.to(device)
+    if spec.recipe.compile != "on":  # which compiles them itself
+        together = min(spec.recipe.batch_size, len(split.train)) // (accelerator.num_processes * spec.recipe.accumulate)
+        with accelerator.autocast():
+            compile_ahead(model, max(1, together))
     mean, std = channel_statistics(data, split.train)
     batches = Batches(
         Pixels(data, split.train, device), spec.recipe, spec.seed, classes, mean, std,
@@ -98,7 +104,7 @@ def make_plan(
     rotation = spec.recipe.objective == "rotation"
     weights = None if rotation else class_weights(data.labels[split.train], classes, spec.recipe)
     return Plan(
-        accelerator, model.to(device), batches, validation, None if weights is None else weights.to(device),
+        accelerator, model, batches, validation, None if weights is None else weights.to(device),
         directory.checkpoints, directory.metrics, keep, frozen,
     )  # fmt: skip
 
