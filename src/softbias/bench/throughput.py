@@ -82,10 +82,11 @@ def side_by_side(
 ) -> list[Row]:
     """One row per model: images per second, the ratio to the model `against`, and on a GPU the peak memory and its ratio."""
     steps, memory = {}, {}
+    weighed = setting.device.type == "cuda" and setting.compiled != "reduce-overhead"  # graphs keep their memory to themselves
     for name, build in builders.items():
-        before = torch.cuda.memory_allocated() if setting.device.type == "cuda" else 0
+        before = torch.cuda.memory_allocated() if weighed else 0
         steps[name] = prepare(build, setting)
-        if setting.device.type == "cuda":
+        if weighed:
             memory[name] = peak_memory(steps[name], before)
     timings = interleaved(steps, setting.device, rounds=rounds, least=TURN if setting.device.type == "cuda" else 0.0)
     rows = []
