@@ -24,7 +24,8 @@ class View:
 
     def settle(self):
         self.page.wait_for_load_state("networkidle")
-        self.page.wait_for_selector(".pane:not(.busy)")
+        self.page.wait_for_selector(".pane")
+        self.page.wait_for_selector(".pane.busy", state="detached")
 
     def maps(self):
         """The pixels of every small map."""

@@ -1,4 +1,4 @@
-"""Fused attention kernels in Triton, for what PyTorch's own attention cannot express.
+"""Fused attention kernels in Triton, for what PyTorch's own attention cannot express, or does slowly among few tokens.
 
 Each has a twin in plain PyTorch that computes the same; callers ask `usable` and take the twin where it says no. Modules
 named `*_program` hold the Triton code and are imported at the first launch, so that nothing here needs Triton to be installed.

@@ -9,6 +9,18 @@ from softbias.kernels.language import jit, tl
 
 
 @jit
+def tile(where, i, token, inside):
+    """The tokens i: a row of channels each, `token` apart"""
+    return tl.load(where[None, :] + i * token, mask=inside, other=0.0)
+
+
+@jit
+def vector(where, c, channels):
+    """The channels of one token, in float32"""
+    return tl.load(where, mask=c < channels, other=0.0).to(tl.float32)
+
+
+@jit
 def weights(q, k, s_0, scale, tokens: tl.constexpr, BESIDE: tl.constexpr, TOKENS: tl.constexpr):
     """The rows of the tile: P, and its column of token 0, in float32"""
     s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
@@ -62,14 +74,14 @@ def forward_program(
     inside = (i < tokens) & (c[None, :] < channels)
     qkv += image * qkv_image + head * qkv_head + c
     out += image * out_image + head * out_head + c
-    q = tl.load(qkv[None, :] + i * qkv_token, mask=inside, other=0.0)
-    k = tl.load((qkv + qkv_part)[None, :] + i * qkv_token, mask=inside, other=0.0)
-    v = tl.load((qkv + 2 * qkv_part)[None, :] + i * qkv_token, mask=inside, other=0.0)
+    q = tile(qkv, i, qkv_token, inside)
+    k = tile(qkv + qkv_part, i, qkv_token, inside)
+    v = tile(qkv + 2 * qkv_part, i, qkv_token, inside)
     s_0 = tl.full((TOKENS,), 0.0, tl.float32)
     if BESIDE:
-        q_0 = tl.load(qkv, mask=c < channels, other=0.0).to(tl.float32)
-        k_0 = tl.load(qkv + qkv_part, mask=c < channels, other=0.0).to(tl.float32)
-        v_0 = tl.load(qkv + 2 * qkv_part, mask=c < channels, other=0.0).to(tl.float32)
+        q_0 = vector(qkv, c, channels)
+        k_0 = vector(qkv + qkv_part, c, channels)
+        v_0 = vector(qkv + 2 * qkv_part, c, channels)
         s_0 = tl.sum(q.to(tl.float32) * k_0[None, :], 1) * scale
         z, z_0 = row(tl.sum(k.to(tl.float32) * q_0[None, :], 1) * scale, tl.sum(q_0 * k_0, 0) * scale)
         tl.store(out, (tl.sum(z[:, None] * v.to(tl.float32), 0) + z_0 * v_0).to(kind), mask=c < channels)
@@ -115,16 +127,16 @@ def backward_program(
     qkv += image * qkv_image + head * qkv_head + c
     dout += image * dout_image + head * dout_head + c
     dqkv += image * dqkv_image + head * dqkv_head + c
-    q = tl.load(qkv[None, :] + i * qkv_token, mask=inside, other=0.0)
-    k = tl.load((qkv + qkv_part)[None, :] + i * qkv_token, mask=inside, other=0.0)
-    v = tl.load((qkv + 2 * qkv_part)[None, :] + i * qkv_token, mask=inside, other=0.0)
-    do = tl.load(dout[None, :] + i * dout_token, mask=inside, other=0.0)
+    q = tile(qkv, i, qkv_token, inside)
+    k = tile(qkv + qkv_part, i, qkv_token, inside)
+    v = tile(qkv + 2 * qkv_part, i, qkv_token, inside)
+    do = tile(dout, i, dout_token, inside)
     s_0 = tl.full((TOKENS,), 0.0, tl.float32)
     if BESIDE:  # first what follows from the inputs alone, so that these need not stay in registers
-        q_0 = tl.load(qkv, mask=c < channels, other=0.0).to(tl.float32)
-        k_0 = tl.load(qkv + qkv_part, mask=c < channels, other=0.0).to(tl.float32)
-        v_0 = tl.load(qkv + 2 * qkv_part, mask=c < channels, other=0.0).to(tl.float32)
-        do_0 = tl.load(dout, mask=c < channels, other=0.0).to(tl.float32)
+        q_0 = vector(qkv, c, channels)
+        k_0 = vector(qkv + qkv_part, c, channels)
+        v_0 = vector(qkv + 2 * qkv_part, c, channels)
+        do_0 = vector(dout, c, channels)
         s_0 = tl.sum(q.to(tl.float32) * k_0[None, :], 1) * scale
         dp_0 = tl.sum(do.to(tl.float32) * v_0[None, :], 1)
         z, z_0 = row(tl.sum(k.to(tl.float32) * q_0[None, :], 1) * scale, tl.sum(q_0 * k_0, 0) * scale)

@@ -1,6 +1,6 @@
 """Triton code of gated attention among few tokens; see `gated_few` for the formulas. One program per head of an image."""
 
-from softbias.kernels.few_program import weights
+from softbias.kernels.few_program import tile, weights
 from softbias.kernels.gated_program import place_softmax, sigmoid, total
 from softbias.kernels.language import jit, tl
 
@@ -35,9 +35,9 @@ def forward_program(
     i, c = j[:, None], tl.arange(0, CHANNELS)
     inside = (i < tokens) & (c[None, :] < channels)
     qkv += image * qkv_image + head * qkv_head + c
-    q = tl.load(qkv[None, :] + i * qkv_token, mask=inside, other=0.0)
-    k = tl.load((qkv + qkv_part)[None, :] + i * qkv_token, mask=inside, other=0.0)
-    v = tl.load((qkv + 2 * qkv_part)[None, :] + i * qkv_token, mask=inside, other=0.0)
+    q = tile(qkv, i, qkv_token, inside)
+    k = tile(qkv + qkv_part, i, qkv_token, inside)
+    v = tile(qkv + 2 * qkv_part, i, qkv_token, inside)
     x = tl.load(gate + head).to(tl.float32)
     a, _ = weights(q, k, tl.full((TOKENS,), 0.0, tl.float32), scale, tokens, 0, TOKENS)
     p, _, _ = place_softmax(weight, head, j, j, tokens, width)
@@ -85,10 +85,10 @@ def backward_program(
     qkv += image * qkv_image + head * qkv_head + c
     dout += image * dout_image + head * dout_head + c
     dqkv += image * dqkv_image + head * dqkv_head + c
-    q = tl.load(qkv[None, :] + i * qkv_token, mask=inside, other=0.0)
-    k = tl.load((qkv + qkv_part)[None, :] + i * qkv_token, mask=inside, other=0.0)
-    v = tl.load((qkv + 2 * qkv_part)[None, :] + i * qkv_token, mask=inside, other=0.0)
-    do = tl.load(dout[None, :] + i * dout_token, mask=inside, other=0.0)
+    q = tile(qkv, i, qkv_token, inside)
+    k = tile(qkv + qkv_part, i, qkv_token, inside)
+    v = tile(qkv + 2 * qkv_part, i, qkv_token, inside)
+    do = tile(dout, i, dout_token, inside)
     x = tl.load(gate + head).to(tl.float32)
     dm = tl.dot(do, tl.trans(v), input_precision="ieee")  # the gradient of the mixed map
     p, across, down = place_softmax(weight, head, j, j, tokens, width)

@@ -8,6 +8,7 @@ of every gradient zero.
 """
 
 from softbias.kernels.factors_program import rolled
+from softbias.kernels.few_program import tile, vector
 from softbias.kernels.language import jit, tl
 
 
@@ -73,23 +74,23 @@ def backward_program(
         own = qkv + (first + step) * qkv_image + head * qkv_head + c
         of_out = dout + (first + step) * dout_image + head * dout_head + c
         to = dqkv + (first + step) * dqkv_image + head * dqkv_head + c
-        q = tl.load(own[None, :] + i * qkv_token, mask=inside, other=0.0)
-        k = tl.load((own + qkv_part)[None, :] + i * qkv_token, mask=inside, other=0.0)
-        v = tl.load((own + 2 * qkv_part)[None, :] + i * qkv_token, mask=inside, other=0.0)
-        do = tl.load(of_out[None, :] + i * dout_token, mask=inside, other=0.0)
+        q = tile(own, i, qkv_token, inside)
+        k = tile(own + qkv_part, i, qkv_token, inside)
+        v = tile(own + 2 * qkv_part, i, qkv_token, inside)
+        do = tile(of_out, i, dout_token, inside)
         given = out + (first + step) * out_image + head * out_head + c
-        o = tl.load(given[None, :] + i * out_token, mask=inside, other=0.0)
+        o = tile(given, i, out_token, inside)
         products = tl.sum(tl.sum(o.to(tl.float32) * do.to(tl.float32), 1), 0)
         norm = tl.load(norms + (first + step) * heads + head)
         share = 1.0 / (norm + 1e-8)
         if BESIDE:
-            do_0 = tl.load(of_out, mask=c < channels, other=0.0).to(tl.float32)
-            products += tl.sum(tl.load(given, mask=c < channels, other=0.0).to(tl.float32) * do_0, 0)
+            do_0 = vector(of_out, c, channels)
+            products += tl.sum(vector(given, c, channels) * do_0, 0)
         ratio = products / tl.where(norm > 0.0, norm, 1.0)  # an empty map has no gradient, not NaN
         if BESIDE:  # first what the tile is not needed for
-            q_0 = tl.load(own, mask=c < channels, other=0.0).to(tl.float32)
-            k_0 = tl.load(own + qkv_part, mask=c < channels, other=0.0).to(tl.float32)
-            v_0 = tl.load(own + 2 * qkv_part, mask=c < channels, other=0.0).to(tl.float32)
+            q_0 = vector(own, c, channels)
+            k_0 = vector(own + qkv_part, c, channels)
+            v_0 = vector(own + 2 * qkv_part, c, channels)
             s_0 = tl.sum(q.to(tl.float32) * k_0[None, :], 1) * scale
             r, r_0 = tl.sum(k.to(tl.float32) * q_0[None, :], 1) * scale, tl.sum(q_0 * k_0, 0) * scale
             y_0, z, z_0 = s_0 * m_0, r * n, r_0 * n_0

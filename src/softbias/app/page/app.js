@@ -39,6 +39,11 @@ const percent = (p) => p >= 0.9995 && p < 1 ? "> 99.9 %" : p > 0 && p < 0.0005 ?
 
 // One model
 
+// One canvas for every head of a layer; where it looks is told once it is known.
+function headCanvases({ layer, heads }) {
+  return Array.from({ length: heads }, (_, head) => make("canvas", { role: "img", "aria-label": `Layer ${layer}, head ${head}` }));
+}
+
 class Pane {
   constructor(model) {
     Object.assign(this, { model, checkpoint: null, target: null, overlay: "picture", layer: 0, look: null, rows: null, asked: 0 });
@@ -209,7 +214,7 @@ class Pane {
     if (shape !== this.shape) {
       this.shape = shape;
       this.lines = layers.map((layer, place) => {
-        const cells = Array.from({ length: layer.heads }, () => make("canvas", { role: "img" }));
+        const cells = headCanvases(layer);
         const grid = make("div", { class: "cells" }, ...cells);
         grid.style.setProperty("--heads", Math.min(layer.heads, 12));
         const button = make("button", { type: "button", onclick: () => this.chooseLayer(place) }, `layer ${layer.layer}`, make("small", {}, layer.kind));
@@ -228,7 +233,7 @@ class Pane {
     this.layerSlider.value = this.layer;
     this.layerName.textContent = `${layer.layer} · ${layer.kind}`;
     this.layerSlider.setAttribute("aria-valuetext", `layer ${layer.layer}, ${layer.kind}`);
-    this.large = Array.from({ length: layer.heads }, () => make("canvas", { role: "img" }));
+    this.large = headCanvases(layer);
     this.heads.replaceChildren(...this.large.map((canvas, head) => {
       canvas.addEventListener("click", (event) => this.click(event, canvas));
       const gate = layer.gates ? layer.gates[head] : null;
