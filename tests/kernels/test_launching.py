@@ -174,6 +174,7 @@ def test_the_compiler_takes_the_card_s_age_for_a_constant(monkeypatch) -> None:
     asked = []
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: asked.append(index) or (9, 0))
     monkeypatch.setattr(kernels, "_recent", {})
+    monkeypatch.setattr(kernels.toolchain, "works", lambda: True)
 
     def function(x: torch.Tensor) -> torch.Tensor:
         return x + 1 if kernels.recent(0) else x - 1

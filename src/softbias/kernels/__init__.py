@@ -17,6 +17,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from softbias.kernels import toolchain
+
 LONGEST = 256  # tokens: whole rows of the map are kept in registers
 WIDEST = 64  # channels per head
 HALF = (torch.bfloat16, torch.float16)
@@ -45,9 +47,10 @@ def disabled() -> Iterator[None]:
 
 
 def recent(index: int) -> bool:
-    """Ampere or later: bfloat16 in the matrix units, and enough shared memory for our tiles."""
+    """Ampere or later: bfloat16 in the matrix units, and enough shared memory for our tiles; and Triton works."""
     if index not in _recent:
-        _recent[index] = torch.version.hip is None and torch.cuda.get_device_capability(index) >= (8, 0)
+        new = torch.version.hip is None and torch.cuda.get_device_capability(index) >= (8, 0)
+        _recent[index] = new and toolchain.works()
     return _recent[index]
 
 

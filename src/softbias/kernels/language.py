@@ -8,8 +8,8 @@ from typing import Any
 tl: Any
 jit: Any
 try:
-    import triton.language as tl  # type: ignore[import-untyped,import-not-found,unused-ignore,no-redef]
-    from triton import jit  # type: ignore[import-untyped,import-not-found,unused-ignore,no-redef]
+    import triton.language as tl  # type: ignore[no-redef]
+    from triton import jit  # type: ignore[no-redef]
 except ImportError:  # such as a documentation tool on a machine without a GPU
     tl = SimpleNamespace(constexpr=int)
 

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from softbias.inspection import unwrap
+from softbias.kernels import toolchain
 from softbias.training.recipe import Recipe
 
 SECONDS = 50.0  # for compiling, the first time
@@ -32,6 +33,10 @@ def compiled(
     """The model as a run that sees so many pictures calls it, and whether it is compiled."""
     pays = device.type == "cuda" and pictures * tokens(model, img_size) * SAVED > SECONDS
     if recipe.compile == "off" or (recipe.compile == "auto" and not pays):
+        return model, False
+    if device.type == "cuda" and not toolchain.works():
+        if recipe.compile == "on":
+            raise ValueError(f"compile='on' does not work here: {toolchain.ADVICE}")
         return model, False
     return torch.compile(model), True  # type: ignore[return-value]
 

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from softbias import kernels
+from softbias.kernels import toolchain
+from softbias.models import create_model
+from softbias.training.compiling import compiled
+from softbias.training.recipe import RECIPES
+
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, Triton may get along")
+
+
+@pytest.fixture
+def no_compiler(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    toolchain.works.cache_clear()
+    yield
+    toolchain.works.cache_clear()
+
+
+@no_gpu
+def test_without_a_compiler_one_warning_says_what_to_install(no_compiler, monkeypatch) -> None:
+    with pytest.warns(UserWarning, match=r"without its own kernels.*: Triton needs a C compiler .*apt-get install gcc"):
+        assert not toolchain.works()
+    monkeypatch.setattr(kernels, "_recent", {})
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # not again
+        assert not kernels.recent(0)
+
+
+@no_gpu
+@pytest.mark.filterwarnings("ignore:softbias runs without its own kernels")
+def test_without_a_compiler_a_gpu_s_model_is_not_compiled_and_refused_where_that_was_asked_for(no_compiler) -> None:
+    model, recipe = create_model("convit_nano", 10, 32), RECIPES["small"]
+    run, is_compiled = compiled(model, replace(recipe, compile="auto"), torch.device("cuda"), 10**9, (32, 32))
+    assert run is model and not is_compiled
+    with pytest.raises(ValueError, match="compile='on' does not work here: Triton needs a C compiler"):
+        compiled(model, replace(recipe, compile="on"), torch.device("cuda"), 10**9, (32, 32))
+
+
+def test_a_compiler_needs_python_s_headers(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CC", "cc")
+    monkeypatch.setattr(toolchain.sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
+    assert not toolchain.compiler_found()
+    (tmp_path / "Python.h").touch()
+    assert toolchain.compiler_found()
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not toolchain.compiler_found()
+    (tmp_path / "clang").touch(mode=0o755)
+    assert toolchain.compiler_found()
