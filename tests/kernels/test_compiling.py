@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from softbias import kernels
 from softbias.bench.kernels.sweeping import SWEEP
 from softbias.kernels import available, distance, few, gated, gated_few, masked
 from softbias.kernels.launching import Program, forget_plans
@@ -31,8 +32,8 @@ def launches(monkeypatch, new_plans) -> list:
     return made
 
 
-def compile_for_hopper(kernel, tiles, arguments, constants, number="fp32"):
-    """As a launch would specialize it: numbers and addresses divisible by 16, and ones."""
+def compile_for_card(kernel, tiles, arguments, constants, number="fp32", card=90):
+    """As a launch would specialize it, for Hopper as a rule: numbers and addresses divisible by 16, and ones."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -55,7 +56,7 @@ def compile_for_hopper(kernel, tiles, arguments, constants, number="fp32"):
             hints[place,] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, fixed, hints)
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    return triton.compile(source, target=GPUTarget("cuda", card, 32), options=options)
 
 
 def stack_bytes(compiled, folder: Path) -> int:
@@ -72,7 +73,7 @@ def stack_bytes(compiled, folder: Path) -> int:
 def require_fit(launches: list, folder: Path) -> None:
     assert launches
     for launch in launches:
-        compiled = compile_for_hopper(*launch)
+        compiled = compile_for_card(*launch)
         assert compiled.metadata.shared <= SHARED, launch
         assert "wgmma" in compiled.asm["ptx"], launch
         assert stack_bytes(compiled, folder) == 0, launch
@@ -115,16 +116,16 @@ def test_masked_attention_fits_into_registers_and_shared_memory(launches, tmp_pa
     if tokens <= few.LONGEST:
         assert names == ["forward_program", "backward_program"]
         require_fit(products[:1], tmp_path)
-        compiled = compile_for_hopper(*products[1])
+        compiled = compile_for_card(*products[1])
         assert "wgmma" in compiled.asm["ptx"] and compiled.metadata.shared <= SHARED // 2  # two on a multiprocessor
         assert stack_bytes(compiled, tmp_path) < 512  # forms without a stack read M at every image, and were slower
     else:
         assert names == ["forward_program", "backward_program", "mask_program"]
         require_fit(products, tmp_path)
     for launch in products:  # torch.compile makes doubles of numbers
-        assert "mul.f64" not in compile_for_hopper(*launch, number="fp64").asm["ptx"]
+        assert "mul.f64" not in compile_for_card(*launch, number="fp64").asm["ptx"]
     for launch in (unroll, factors):
-        compiled = compile_for_hopper(*launch)
+        compiled = compile_for_card(*launch)
         assert stack_bytes(compiled, tmp_path) == 0 and compiled.metadata.shared <= SHARED, launch
         wide = "ld.global.v4.b32" if launch[0].__name__ == "factors_program" else "st.global.v4.b32"
         assert wide in compiled.asm["ptx"], launch
@@ -146,13 +147,13 @@ def test_the_gated_mixture_fits_and_reads_eight_channels_at_once(launches, tmp_p
     products = [launch for launch in launches if "DEPTH" in launch[3]]
     require_fit(products, tmp_path)
     for launch in products:
-        ptx = compile_for_hopper(*launch).asm["ptx"]
+        ptx = compile_for_card(*launch).asm["ptx"]
         copied = set(re.findall(r"cp\.async\.\w+\.shared\.global[^;]*, (0x\w+|\d+), ", ptx))
         assert copied and {int(size, 0) for size in copied} == {16}, launch
         assert not re.search(r"(ld|st)\.global\.(v2\.)?b16", ptx), launch
         assert "st.global.v4.b32" in ptx, launch
     for launch in launches:
-        compiled = compile_for_hopper(*launch)
+        compiled = compile_for_card(*launch)
         assert stack_bytes(compiled, tmp_path) == 0 and compiled.metadata.shared <= SHARED, launch
 
 
@@ -166,9 +167,9 @@ def test_attention_among_few_tokens_fits_and_reads_eight_channels_at_once(launch
     assert len(launches) == 2
     require_fit(launches, tmp_path)
     for launch in launches:
-        ptx = compile_for_hopper(*launch).asm["ptx"]
+        ptx = compile_for_card(*launch).asm["ptx"]
         assert "ld.global.v4.b32" in ptx and "st.global.v4.b32" in ptx, launch
-        assert "mul.f64" not in compile_for_hopper(*launch, number="fp64").asm["ptx"]  # torch.compile makes doubles of numbers
+        assert "mul.f64" not in compile_for_card(*launch, number="fp64").asm["ptx"]  # torch.compile makes doubles of numbers
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -179,7 +180,7 @@ def test_gated_attention_among_few_tokens_fits(launches, tmp_path, dtype) -> Non
     gated_few.run_backward(torch.empty_like(out), qkv, *parameters, 0.1, 8)
     assert len(launches) == 3
     require_fit(launches[:2], tmp_path)
-    assert all("mul.f64" not in compile_for_hopper(*launch, number="fp64").asm["ptx"] for launch in launches)
+    assert all("mul.f64" not in compile_for_card(*launch, number="fp64").asm["ptx"] for launch in launches)
 
 
 @pytest.mark.parametrize("name", ["mix", "mix backward", "pairs"])
@@ -204,5 +205,35 @@ def test_every_tile_that_the_benchmark_tries_for_a_mask_fits(launches, tmp_path,
         out, norms, masks = masked.run_forward(qkv, a, b, 0.1, 1, "paper")
         masked.run_backward(torch.empty_like(out), qkv, a, b, out, norms, masks, 0.1, 1, "paper")
     for launch in launches[program::5]:
-        compiled = compile_for_hopper(*launch)
+        compiled = compile_for_card(*launch)
         assert stack_bytes(compiled, tmp_path) == 0 and compiled.metadata.shared <= SHARED, launch
+
+
+@pytest.mark.parametrize("card", [86, 89, 120])
+def test_kernels_fit_into_the_shared_memory_of_a_geforce(launches, monkeypatch, card) -> None:
+    """What a layer of the longest and widest size that is taken there starts, forward and backward."""
+    monkeypatch.setattr(kernels, "usable", lambda *given, **limits: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: divmod(card, 10))
+    assert not masked.fits(empty(8, 129, 3, 2, 64)) and masked.fits(empty(8, 128, 3, 2, 64))
+    for tokens in (64, 65, 128):
+        qkv, a, b = empty(8, tokens, 3, 2, 64), *(empty(2, 9, tokens, dtype=torch.float32) for _ in range(2))
+        out, norms, masks = masked.run_forward(qkv, a, b, 0.1, 1, "paper")
+        masked.run_backward(torch.empty_like(out), qkv, a, b, out, norms, masks, 0.1, 1, "paper")
+        if tokens <= few.LONGEST:
+            few.run_backward(few.run_forward(qkv, 0.1), qkv, 0.1)
+    parameters = [empty(*size, dtype=torch.float32) for size in ((4, 3), (4,), (4,))]
+    qkv = empty(8, 64, 3, 4, 64)
+    gated_few.run_backward(gated_few.run_forward(qkv, *parameters, 0.1, 8), qkv, *parameters, 0.1, 8)
+    for side, channels in ((14, 48), (16, 128), (32, 64)):
+        v = empty(8, side**2, 3, 4, channels).permute(2, 0, 3, 1, 4)[2]
+        anywhere = empty(8, side**2, 4, channels).transpose(1, 2)
+        out, maps = gated.run_forward(anywhere, v, *parameters, side, side)
+        gated.run_backward(torch.empty_like(out), anywhere, v, maps, *parameters, side)
+    q, k, _ = empty(8, 256, 3, 2, 64).permute(2, 0, 3, 1, 4).unbind(0)
+    for gradient in (False, True):
+        strides = q.stride(), k.stride(), q.stride()
+        distance.plan(q.shape, *strides, 0.1, gradient, False, False)(
+            q, k, *(empty(1, dtype=torch.float32) for _ in range(3)), q, k
+        )
+    for launch in launches:
+        assert compile_for_card(*launch, card=card).metadata.shared <= 99 * 1024, launch

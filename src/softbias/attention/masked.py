@@ -18,12 +18,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from softbias import kernels
 from softbias.attention.base import Attention
 from softbias.attention.fused import dot_product_attention
 from softbias.attention.rolling import FITS, ROLLS, fitted_factors, kernel_map, unroll
 from softbias.grid import Grid
-from softbias.kernels.masked import masked_attention
+from softbias.kernels.masked import fits, masked_attention
 
 RANK = 9  # of a mask, when nobody said another
 SMALLEST = 1e-4  # of M⁺
@@ -91,7 +90,7 @@ class Masked(Attention):
             return self.merge(self.attend(*self.project(x)))
         self.check_input(x)
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
-        if kernels.usable(qkv, len(self.grid), self.width // self.heads):
+        if fits(qkv):
             mixed = masked_attention(qkv, self.mask_a, self.mask_b, self.scale, self.grid.prefix, self.roll)
             return self.proj(mixed.flatten(2))
         return self.merge(self.attend(*(part.transpose(1, 2) for part in qkv.unbind(2))))

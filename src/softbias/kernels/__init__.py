@@ -22,6 +22,7 @@ from softbias.kernels import toolchain
 LONGEST = 256  # tokens: whole rows of the map are kept in registers
 WIDEST = 64  # channels per head
 HALF = (torch.bfloat16, torch.float16)
+ROOMY = {(8, 0), (8, 7), (9, 0), (10, 0), (10, 3), (11, 0)}
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -47,11 +48,16 @@ def disabled() -> Iterator[None]:
 
 
 def recent(index: int) -> bool:
-    """Ampere or later: bfloat16 in the matrix units, and enough shared memory for our tiles; and Triton works."""
+    """Ampere or later: bfloat16 in the matrix units, and room for most of our tiles (see `roomy`); and Triton works."""
     if index not in _recent:
         new = torch.version.hip is None and torch.cuda.get_device_capability(index) >= (8, 0)
         _recent[index] = new and toolchain.works()
     return _recent[index]
+
+
+def roomy(index: int) -> bool:
+    """Whether a program may have more shared memory than the 99 KB of a GeForce: 163 or 227 KB, on an A100 or H100, say."""
+    return torch.cuda.get_device_capability(index) in ROOMY
 
 
 def exporting() -> bool:
@@ -61,6 +67,7 @@ def exporting() -> bool:
 
 # What torch.compiler.assume_constant_result does, but for importing the compiler, which takes seconds.
 recent._dynamo_marked_constant = True  # type: ignore[attr-defined]
+roomy._dynamo_marked_constant = True  # type: ignore[attr-defined]
 exporting._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softbias.kernels import usable
+from softbias import kernels
 from softbias.kernels.launching import Program, planned
 from softbias.kernels.tiles import Sizes, Tiles, block
 
 TILES = {True: Tiles(size=32, warps=8, stages=2), False: Tiles(size=32, warps=8, stages=2)}  # with gradient, without
+SMALL_TILES = TILES | {True: Tiles(size=16, warps=8, stages=2)}  # 90 KB of shared memory instead of 116
 
 
 def attention_penalty(q: Tensor, k: Tensor, penalty: Tensor, scale: float, *, recompute: bool = False) -> Tensor:
@@ -33,7 +34,7 @@ def attention_penalty(q: Tensor, k: Tensor, penalty: Tensor, scale: float, *, re
     q and k are (B, H, N, D) with contiguous channels and any other strides, at most 256 × 64; penalty (N, N) takes no
     gradient. Entries of P that are zero drop their pair of tokens. Where the kernel is not `usable` on a GPU, the twin is run.
     """
-    if q.is_cuda and not usable(q, q.shape[2], q.shape[3]):
+    if q.is_cuda and not kernels.usable(q, q.shape[2], q.shape[3]):
         return plain_attention_penalty(q, k, penalty, scale)
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
         return penalty_value(q, k, penalty, scale)
@@ -85,12 +86,12 @@ def check(q: Tensor, k: Tensor, penalty: Tensor) -> None:
 
 
 @planned
-def plan(shape: Sizes, q: Sizes, k: Sizes, dq: Sizes, scale: float, gradient: bool, weighted: bool) -> Program:
-    """For the shape of the queries, and the strides of these, the keys and the gradients."""
+def plan(shape: Sizes, q: Sizes, k: Sizes, dq: Sizes, scale: float, gradient: bool, weighted: bool, roomy: bool) -> Program:
+    """For the shape of the queries, and the strides of these, the keys and the gradients; for a `roomy` card, or any."""
     from softbias.kernels.distance_program import penalty_program
 
     images, heads, tokens, channels = shape
-    tiles = TILES[gradient].for_tokens(tokens)
+    tiles = (TILES if roomy else SMALL_TILES)[gradient].for_tokens(tokens)
     constants = {"tokens": tokens, "channels": channels, "WEIGHTED": weighted, "GRADIENT": gradient}
     constants |= {"TOKENS": block(tokens), "CHANNELS": block(channels), "BLOCK": min(tiles.size, block(tokens))}
     return Program(penalty_program, (images * heads,), tiles, (*q[:3], *k[:3], *dq[:3], scale, heads), constants)
@@ -103,7 +104,8 @@ def run(
     q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))
     totals = q.new_empty(q.shape[:2], dtype=torch.float32)
     dq, dk = (gradient_like(q), gradient_like(k)) if gradient else (q, k)
-    program = plan(q.shape, q.stride(), k.stride(), dq.stride(), scale, gradient, weights is not None)
+    roomy = not q.is_cuda or kernels.roomy(q.device.index)
+    program = plan(q.shape, q.stride(), k.stride(), dq.stride(), scale, gradient, weights is not None, roomy)
     program(q, k, penalty.mT.contiguous(), totals if weights is None else weights.contiguous(), totals, dq, dk)
     return totals.mean(1), dq, dk
 

@@ -36,6 +36,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from softbias import kernels
 from softbias.kernels import few
 from softbias.kernels.launching import Program, planned
 from softbias.kernels.operation import operation
@@ -59,6 +60,12 @@ def masked_attention(qkv: Tensor, a: Tensor, b: Tensor, scale: float, prefix: in
     At most 256 tokens, `prefix` of them before the patches, of 64 channels per head; any rank. Returns (B, N, H, D).
     """
     return attention(qkv, a, b, scale, prefix, roll)[0]
+
+
+def fits(qkv: Tensor) -> bool:
+    """Whether `masked_attention` takes these. From 129 tokens on its backward needs 106 KB of shared memory at least."""
+    tokens = qkv.shape[1]
+    return kernels.usable(qkv, tokens, qkv.shape[-1]) and (tokens <= 128 or kernels.roomy(qkv.device.index))
 
 
 def plain_masked_attention(qkv: Tensor, a: Tensor, b: Tensor, scale: float, prefix: int, roll: str) -> Tensor:
