@@ -12,7 +12,7 @@ from softbias.cli import main
 from softbias.training import automatic
 
 CLASSES = {"blue": (40, 60, 200), "green": (40, 180, 60), "red": (210, 50, 40)}
-SHORT = ["--recipe.epochs", "2", "--no-baseline", "--trackers", "none"]
+SHORT = ["--epochs", "2", "--no-baseline", "--trackers", "none"]
 
 
 def write_pictures(root: Path, each: int = 20, side: int = 20, seed: int = 0) -> Path:

@@ -107,7 +107,7 @@ MISTAKES = {
     ("compare", "fashion", "--models", "deit_nano", "--fractions", "ten"): "--fractions takes numbers separated by commas",
     ("compare", "fashion", "--models", "deit_nano", "--fractions", "0", "--recipe", "quick"): "at most 100 percent, but got 0",
     ("compare", "fashion", "--models", "deit_nano", "--seeds", "x"): "seeds takes how many there are",
-    ("compare", "fashion", "--models", "deit_nano", "--recipe.lrr", "1"): "did you mean --recipe.lr?",
+    ("compare", "fashion", "--models", "deit_nano", "--recipe.lrr", "1"): "did you mean --lr?",
     ("compare", "fashoin", "--models", "deit_nano"): "did you mean 'fashion'?",
     (
         "compare",

@@ -12,11 +12,13 @@ import time
 import pytest
 import yaml
 
-from softbias.cli import main
+from softbias.cli import TRAINING, find, main
+from softbias.cli.parsing import own_options, split_recipe
 from softbias.training.loop import StoppedError
+from softbias.training.run import RunDirectory
 
-SHORT = ("--recipe.epochs", "2", "--no-baseline", "--trackers", "none", "--device", "cpu")
-FASHION = ("fit", "fashion", "--fraction", "5", *SHORT, "--recipe.epochs", "1", "--model-option", "patch_size=8")
+SHORT = ("--epochs", "2", "--no-baseline", "--trackers", "none", "--device", "cpu")
+FASHION = ("fit", "fashion", "--fraction", "5", *SHORT, "--epochs", "1", "--model-option", "patch_size=8")
 
 
 def fails(capsys, *arguments) -> str:
@@ -47,7 +49,7 @@ def test_it_says_what_it_chose_and_why(pictures, tmp_path, capsys):
     assert main(["fit", str(pictures), "--out", str(tmp_path / "run"), *SHORT]) == 0
     printed = capsys.readouterr().out
     assert "model convit_nano with patches of 8 (16 tokens): on a CPU" in printed
-    assert "recipe quick with 2 epochs" in printed and "usually better: --recipe.epochs 12, about" in printed
+    assert "recipe quick with 2 epochs" in printed and "usually better: --epochs 12, about" in printed
     assert "pretrained weights cannot be fetched now" in printed and "--weights" in printed
     assert "the split was made here with seed 0" in printed and "Accuracy" in printed
     kept = json.loads((tmp_path / "run" / "summary.json").read_text())["notes"]  # for the page
@@ -113,7 +115,7 @@ def test_a_training_asked_to_stop_says_how_to_continue(pictures, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     assert main(["fit", str(pictures), *SHORT]) == 128 + signal.SIGTERM
     said = capsys.readouterr().err
-    assert said.startswith(f"softbias: stopped at step 123; continue with: softbias fit {pictures} --recipe.epochs 2")
+    assert said.startswith(f"softbias: stopped at step 123; continue with: softbias fit {pictures} --epochs 2")
     assert said.strip().endswith("--resume") and " --out runs/pictures-convit_nano-" in said
 
 
@@ -173,17 +175,36 @@ def test_settings_that_cannot_be_trained_do_not_occupy_the_folder(pictures, tmp_
     assert main(["fit", str(pictures), "--model-option", "strength=2", "--out", str(out), "--quiet", *SHORT]) == 0
 
 
+def test_fields_of_the_recipe_have_short_and_long_names(pictures, tmp_path):
+    asked = {
+        "short": ["--batch-size", "8", "--flip=0", "--zoom", "0.9", "1.1"],
+        "long": ["--recipe.batch-size=8", "--recipe.augmentation.flip", "0", "--recipe.zoom", "0.9", "1.1"],
+    }
+    for name, words in asked.items():
+        assert main(["fit", str(pictures), "--out", str(tmp_path / name), "--quiet", *SHORT, *words]) == 0
+    short, long = (RunDirectory(tmp_path / name).spec().recipe for name in asked)
+    assert short == long and (short.batch_size, short.augmentation.flip, short.augmentation.zoom) == (8, 0.0, (0.9, 1.1))
+
+
+@pytest.mark.parametrize("command", TRAINING)
+def test_options_of_a_command_go_before_fields_of_the_recipe(command):
+    own = own_options(find(command))
+    for name in own:
+        assert split_recipe([f"--{name.replace('_', '-')}", "x"], own) == ([f"--{name.replace('_', '-')}", "x"], [])
+    assert split_recipe(["--lr", "1"], own) == ([], ["--recipe.lr", "1"])
+
+
 MISTAKES = {
     ("fit",): "which pictures? softbias fit DATA",
     ("fit", "no-such-folder"): "there is no file or folder 'no-such-folder' in ",
     ("fit", "no-such-folder", "--model", "convit_nan"): "did you mean 'convit_nano'?",  # before pictures are looked for
-    ("fit", "no-such-folder", "--recipe.epochs", "many"): "--recipe.epochs cannot be 'many': it takes a number",
+    ("fit", "no-such-folder", "--epochs", "many"): "--epochs cannot be 'many': it takes a number",
     ("fit", "fashoin"): "did you mean 'fashion'?",
     ("fit", "fashion", "--recipe", "smal"): "there is no recipe 'smal'; did you mean 'small'?",
-    ("fit", "fashion", "--recipe.wieght-decay", "1"): "did you mean --recipe.weight_decay?",
-    ("fit", "fashion", "--recipe.lr", "fast"): "--recipe.lr cannot be 'fast': it takes a number",
-    ("fit", "fashion", "--epochs", "3"): "Unrecognized options: --epochs, 3; perhaps you meant --recipe.epochs;",
-    ("fit", "fashion", "--batch-size=8"): "perhaps you meant --recipe.batch-size;",
+    ("fit", "fashion", "--recipe.wieght-decay", "1"): "did you mean --weight-decay?",
+    ("fit", "fashion", "--recipe.lr", "fast"): "--lr cannot be 'fast': it takes a number",
+    ("fit", "fashion", "--epoch", "3"): "Unrecognized options: --epoch, 3; perhaps you meant --epochs;",
+    ("fit", "fashion", "--learning-rate=1"): "perhaps you meant --lr;",
     ("fit", "fashion", "cifar10"): "there is no place for 'cifar10'",
     ("fit", "fashion", "--recipe.epochs", "-1"): "epochs must be at least 0.0, but epochs=-1.0",
     ("fit", "fashion", "--recipe.betas", "0.9"): "Expected 2 values",

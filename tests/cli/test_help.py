@@ -30,17 +30,17 @@ def test_the_help_of_every_command_needs_no_torch(command):
 def test_the_help_of_fit_stays_readable(capsys):
     assert main(["fit", "--help"]) == 0
     printed = capsys.readouterr().out
-    assert "--recipe.weight-decay" not in printed and "--help-recipe" in printed and len(printed.splitlines()) < 90
+    assert "--weight-decay" not in printed and "--help-recipe" in printed and len(printed.splitlines()) < 90
     assert main(["fit", "--help-recipe"]) == 0
     printed = capsys.readouterr().out
-    assert "--recipe.weight-decay" in printed and "--recipe.augmentation.flip" in printed
+    assert "--weight-decay" in printed and "--flip" in printed
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_commands_options_and_fields_of_recipes(shell, tmp_path, capsys):
     assert main(["--tyro-write-completion", shell, str(tmp_path / "script")]) == 0
     script = (tmp_path / "script").read_text()
-    for word in ("--skip-broken", "--recipe.weight-decay", "--recipe.augmentation.flip", "--threshold", "check", "cache"):
+    for word in ("--skip-broken", "--weight-decay", "--flip", "--threshold", "check", "cache"):
         assert word in script, word
     assert main(["--tyro-print-completion", shell]) == 0
     assert "softbias" in capsys.readouterr().out
@@ -57,7 +57,7 @@ def test_recipes_are_listed_and_one_is_shown_in_full(capsys):
     assert all(name in printed for name in RECIPES)
     assert main(["recipes", "small"]) == 0
     printed = capsys.readouterr().out
-    assert "--recipe.weight-decay" in printed and "CutMix" in printed and "largest norm of the gradient" in printed
+    assert "--weight-decay" in printed and "CutMix" in printed and "largest norm of the gradient" in printed
     assert main(["recipes", "quick", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["quick"]["batch_size"] == RECIPES["quick"].batch_size
     assert main(["recipes", "quik"]) == 2

@@ -120,13 +120,13 @@ def dispatch(arguments: list[str]) -> int:
         raise ValueError(f"there is no command {name!r}; what it does elsewhere is softbias {ELSEWHERE[name]} here")
     if name not in COMMANDS:
         raise unknown_name("command", name, COMMANDS)
-    from softbias.cli.parsing import Given, parse, split_recipe
+    from softbias.cli.parsing import Given, own_options, parse, split_recipe
 
     changes: list[str] = []
     if name in TRAINING:
         if "--help-recipe" in rest:
             return find("recipes")("small") or 0
-        rest, changes = split_recipe(rest)
+        rest, changes = split_recipe(rest, own_options(find(name)))
     call = parse(find(name), rest, f"softbias {name}")
     given = {"given": Given(tuple(arguments), tuple(changes))} if name in TRAINING else {}
     return call(**given) or 0

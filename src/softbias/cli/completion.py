@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Union
+from dataclasses import fields, make_dataclass
+from typing import Annotated, Any, Union, get_type_hints
 
 import tyro
 from tyro.extras import subcommand_cli_from_dict
 
 from softbias.cli import COMMANDS, TRAINING, find
-from softbias.cli.parsing import CONFIG
+from softbias.cli.parsing import CONFIG, own_options
+from softbias.data.augmentation import Augmentation
 from softbias.training.recipe import Recipe
 
 
@@ -35,14 +37,18 @@ def tree() -> dict[str, Callable[..., Any]]:
 
 
 def with_recipe(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the recipe's fields among its options."""
+    """The command with the recipe's fields among its options, by their short names."""
     import inspect
 
     kind = inspect.get_annotations(function, eval_str=True)["options"]
+    hints = get_type_hints(Recipe) | get_type_hints(Augmentation)
+    own = own_options(function)
+    short = [(f.name, hints[f.name], f) for f in (*fields(Recipe), *fields(Augmentation)) if f.name not in own]
+    recipe = make_dataclass("Changes", [each for each in short if each[0] != "augmentation"], frozen=True)
 
-    def command(options: Any, recipe: Recipe = Recipe()) -> None: ...  # noqa: B008
+    def command(options: Any, recipe: Any) -> None: ...
 
-    command.__annotations__ = {"options": kind, "recipe": Recipe}
+    command.__annotations__ = {"options": kind, "recipe": Annotated[recipe, tyro.conf.arg(name="")]}
     command.__doc__ = function.__doc__
     return command
 

@@ -18,7 +18,7 @@ def fit(options: Annotated[TrainingOptions, arg(name="")], *, given: Annotated[G
     DATA is root/CLASS/*.jpg, or root/{train,val,test}/CLASS/*.jpg; a split is made where there is none.
 
       softbias fit my_pictures
-      softbias fit cifar10 --model convit_tiny --recipe small --recipe.epochs 100 --seed 1
+      softbias fit cifar10 --model convit_tiny --recipe small --epochs 100 --seed 1
       softbias fit my_pictures --from runs/pretrained --finetune probe
     """
     return run_training(options, given, "fit")

@@ -32,7 +32,7 @@ class TrainingOptions:
         flag(
             "NAME",
             "A name from `softbias recipes`; chosen to suit the pictures if not given. Any field can be changed: "
-            "--recipe.epochs 20 --recipe.augmentation.flip 0 (--help-recipe shows all of them).",
+            "--epochs 20 --flip 0 (--help-recipe shows all of them).",
         ),
     ] = None
     seed: Annotated[int | None, flag("N", "Of weights, order and augmentation; 0 if not given.")] = None

@@ -1,7 +1,7 @@
 """Reading a command line with tyro: a mistake is one line, and a recipe's many fields stay out of the ordinary help.
 
-`--recipe.lr 1e-3 --recipe.augmentation.flip 0` is set apart first (`split_recipe`) and applied to a recipe later
-(`changed`), because the recipe they change may be chosen only when the pictures have been counted.
+`--lr 1e-3 --flip 0`, in full `--recipe.lr 1e-3 --recipe.augmentation.flip 0`, is set apart first (`split_recipe`) and
+applied to a recipe later (`changed`), because the recipe they change may be chosen only when the pictures have been counted.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import difflib
 import functools
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import tyro
 
@@ -24,6 +24,11 @@ from softbias.training.recipe import Recipe
 
 CONFIG = (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
 PREFIX = "--recipe."
+ELSEWHERE = {  # how other programs call fields of a recipe
+    "learning-rate": "lr", "opt": "optimizer", "sched": "schedule", "wd": "weight-decay", "clip-grad": "clip",
+    "model-ema": "ema", "label-smoothing": "smoothing", "batch": "batch-size", "bs": "batch-size", "amp": "precision",
+    "hflip": "flip", "reprob": "erasing",
+}  # fmt: skip
 BESIDE = {"softbias evaluate": ["--data, for other pictures than the run's own"]}  # what one name too many may have meant
 
 
@@ -89,7 +94,7 @@ def one_line(box: str, prog: str) -> str:
         text = f"there is no place for {unknown[1]!r}"
         hints = BESIDE.get(prog, [])
     elif unknown and prog.removeprefix("softbias ") in TRAINING:
-        hints = recipe_options(unknown[1].split(", ")) or hints
+        hints = hints or recipe_options(unknown[1].split(", "))
     wrong = re.match(r"Error parsing (\S+): .*?(int|float)\b.*'(.*?)'$", text, re.IGNORECASE)
     other = re.match(r"Error parsing (\S+): no type matching .* from \['(.*?)'\].*: (.*)", text)
     choice = re.match(r"invalid choice '(.*)' for argument '(.*)'. Expected one of \((.*)\)", text)
@@ -105,30 +110,39 @@ def one_line(box: str, prog: str) -> str:
 
 
 def recipe_options(words: Sequence[str]) -> list[str]:
-    """What was meant by options that are fields of the recipe.
+    """What was meant by options that are nearly fields of the recipe.
 
-    >>> recipe_options(["--epochs", "3", "--batch-size=8", "--flip", "--nonsense"])
-    ['--recipe.epochs', '--recipe.batch-size', '--recipe.augmentation.flip']
+    >>> recipe_options(["--epoch", "3", "--learning-rate=1", "--nonsense"])
+    ['--epochs', '--lr']
     """
     found = []
-    for word in (word.split("=")[0] for word in words if word.startswith("--")):
-        with contextlib.suppress(ValueError):
-            found.append(PREFIX + find_field(word.removeprefix("--"))[0].replace("_", "-"))
+    names = [name.replace("_", "-") for name in (*outer_fields(), *inner_fields())]
+    for word in (word.removeprefix("--").split("=")[0] for word in words if word.startswith("--")):
+        nearest = [ELSEWHERE[word]] if word in ELSEWHERE else difflib.get_close_matches(word, names, n=1, cutoff=0.75)
+        found += [f"--{name}" for name in nearest]
     return found
 
 
-def split_recipe(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The ordinary arguments, and those that change the recipe, each with its values.
+def own_options(function: Callable[..., Any]) -> set[str]:
+    """The options of a command, among which there may be names of a recipe's fields."""
+    kinds = [kind for kind in get_type_hints(function).values() if dataclasses.is_dataclass(kind)]
+    return {field.name for kind in kinds for field in dataclasses.fields(kind)}
 
-    >>> split_recipe(["--recipe.lr", "1e-3", "fashion", "--recipe.zoom", "0.9", "1.1", "--recipe", "small"])
+
+def split_recipe(arguments: Sequence[str], own: Collection[str] = ()) -> tuple[list[str], list[str]]:
+    """The ordinary arguments, and those that change the recipe, each with its values and its full name.
+
+    >>> split_recipe(["--lr", "1e-3", "fashion", "--recipe.zoom", "0.9", "1.1", "--recipe", "small"])
     (['fashion', '--recipe', 'small'], ['--recipe.lr', '1e-3', '--recipe.augmentation.zoom', '0.9', '1.1'])
     """
     rest: list[str] = []
     changes: list[str] = []
     wanted = 0  # values that the last field still takes
     for token in arguments:
-        if token.startswith(PREFIX):
-            name, equals, value = token.removeprefix(PREFIX).partition("=")
+        name, equals, value = token.removeprefix(PREFIX).removeprefix("--").partition("=")
+        plain = name.replace("-", "_")
+        short = token.startswith("--") and plain not in own and (plain in outer_fields() or plain in inner_fields())
+        if short or token.startswith(PREFIX):
             field, values = find_field(name)
             changes.append(f"{PREFIX}{field}{equals}{value}")
             wanted = 0 if equals else values
@@ -140,10 +154,19 @@ def split_recipe(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return rest, changes
 
 
+@functools.cache
+def outer_fields() -> dict[str, Any]:
+    return {field.name: field for field in dataclasses.fields(Recipe) if field.name != "augmentation"}
+
+
+@functools.cache
+def inner_fields() -> dict[str, Any]:
+    return {field.name: field for field in dataclasses.fields(Augmentation)}
+
+
 def find_field(name: str) -> tuple[str, int]:
     """A field's full name, and how many values it takes; those of the augmentation may be named without saying so."""
-    outer = {field.name: field for field in dataclasses.fields(Recipe) if field.name != "augmentation"}
-    inner = {field.name: field for field in dataclasses.fields(Augmentation)}
+    outer, inner = outer_fields(), inner_fields()
     plain = name.replace("-", "_")
     bare = plain.removeprefix("augmentation.")
     if plain in outer:
@@ -151,8 +174,16 @@ def find_field(name: str) -> tuple[str, int]:
     if bare in inner:
         return f"augmentation.{bare}", 2 if isinstance(inner[bare].default, tuple) else 1
     nearest = difflib.get_close_matches(bare, [*outer, *inner], n=1, cutoff=0.5)
-    hint = f"did you mean {PREFIX}{nearest[0]}? " if nearest else ""
+    hint = f"did you mean --{nearest[0].replace('_', '-')}? " if nearest else ""
     raise ValueError(f"a recipe has no field {name!r}; {hint}softbias recipes small shows them all")
+
+
+def in_short(text: str) -> str:
+    """
+    >>> in_short("--recipe.augmentation.flip cannot be 'x'")
+    "--flip cannot be 'x'"
+    """
+    return text.replace(f"{PREFIX}augmentation.", "--").replace(PREFIX, "--")
 
 
 def changed(recipe: Recipe, changes: Sequence[str], prog: str) -> Recipe:
@@ -163,5 +194,8 @@ def changed(recipe: Recipe, changes: Sequence[str], prog: str) -> Recipe:
     def settings(recipe: Recipe = recipe) -> Recipe:
         return recipe
 
-    with quoting_tyro(prog):
-        return tyro.cli(settings, args=list(changes), prog=prog, config=(tyro.conf.FlagCreatePairsOff,))
+    try:
+        with quoting_tyro(prog):
+            return tyro.cli(settings, args=list(changes), prog=prog, config=(tyro.conf.FlagCreatePairsOff,))
+    except ValueError as error:
+        raise ValueError(in_short(str(error))) from None

@@ -37,20 +37,20 @@ def recipes(
     print(f"{name}: {ABOUT[name]}\n{measured}augmentation: {recipe.augmentation.describe()}\n")
     meaning = (Recipe.__doc__ or "").split("\n\n", 1)[-1].rstrip()
     print("\n".join(line.removeprefix("    ") for line in meaning.splitlines()) + "\n")
-    rows = fields(recipe, "--recipe.") + fields(recipe.augmentation, "--recipe.augmentation.")
+    rows = fields(recipe) + fields(recipe.augmentation)
     width = max(len(option) for option, _ in rows)
     for option, value in rows:
         print(f"{option:{width}}  {value}")
 
 
-def fields(settings: Any, prefix: str) -> list[tuple[str, str]]:
+def fields(settings: Any) -> list[tuple[str, str]]:
     """Flag and value of every field."""
     found = []
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if not dataclasses.is_dataclass(value):
             text = " ".join(f"{part:.4g}" for part in value) if isinstance(value, tuple) else str(value)
-            found.append((prefix + field.name.replace("_", "-"), text))
+            found.append((f"--{field.name.replace('_', '-')}", text))
     return found
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Fixed, Positional, Suppress, arg
 
-from softbias.cli.parsing import Given, changed, flag
+from softbias.cli.parsing import Given, changed, flag, in_short
 from softbias.cli.study_options import ExecutionOptions, run
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def reproduce(
     """Reproduce a table or an analysis of a paper: its runs, its measurements, and a report with the published numbers.
 
     Finished runs are reused: stop at any time and give the same command again. At smoke scale the embedded set takes the place
-    of any set that is absent, and the report says so. Any field of the recipe can be changed for all arms (--recipe.epochs 8,
+    of any set that is absent, and the report says so. Any field of the recipe can be changed for all arms (--epochs 8,
     --help-recipe); the report says that, too.
 
       softbias reproduce --list
@@ -72,7 +72,7 @@ def reproduce(
         told.append(f"--fractions {options.fractions}")
     if given.changes:
         spec = replace(spec, recipe=changed(spec.recipe, given.changes, "softbias reproduce"))
-        told.append(" ".join(given.changes))
+        told.append(in_short(" ".join(given.changes)))
     if told:
         spec = replace(spec, notes=(*spec.notes, f"Otherwise than the study's own setting: {', '.join(told)}."))
     return run(spec, options, reproducer(named, options.scale))

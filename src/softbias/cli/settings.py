@@ -145,7 +145,7 @@ def complete(
     seconds = choice.seconds(n_train, spec.recipe) if known and limit is None else None
     if seconds:
         longer = automatic.LONGER * spec.recipe.epochs
-        more = f"; longer, and usually better: --recipe.epochs {longer:g}, about {minutes(automatic.LONGER * seconds)}"
+        more = f"; longer, and usually better: --epochs {longer:g}, about {minutes(automatic.LONGER * seconds)}"
         display.message(f"training will take about {minutes(seconds)}{more if longer <= automatic.MOST_EPOCHS else ''}")
     if wish.objective == "supervised" and not (spec.pretrained or spec.weights or spec.source or model.startswith("hf:")):
         few = n_train < automatic.FEW_PICTURES

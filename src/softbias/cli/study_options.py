@@ -51,7 +51,7 @@ class CompareOptions(ExecutionOptions):
     seeds: Annotated[str, flag("N", "How many seeds (3), or which (0,1,5); 3 if not given.")] = "3"
     recipe: Annotated[
         str | None,
-        flag("NAME", "Of `softbias recipes`, for all arms; any field can be changed: --recipe.epochs 20 (--help-recipe)."),
+        flag("NAME", "Of `softbias recipes`, for all arms; any field can be changed: --epochs 20 (--help-recipe)."),
     ] = None
     budget: Annotated[
         Literal["steps", "epochs", "flops"],

@@ -135,8 +135,8 @@ def train(
         return 128 + stop.signal
     except torch.OutOfMemoryError as error:
         raise ValueError(
-            f"the device has too little memory for batches of {spec.recipe.batch_size}: try --recipe.batch-size "
-            f"{max(1, spec.recipe.batch_size // 2)}, or --recipe.accumulate 2, which gives the same result"
+            f"the device has too little memory for batches of {spec.recipe.batch_size}: try --batch-size "
+            f"{max(1, spec.recipe.batch_size // 2)}, or --accumulate 2, which gives the same result"
         ) from error
     if first:
         from softbias.training.page import write_page

@@ -39,7 +39,7 @@ def create_timm(name: str, *, device: Any = None, dtype: torch.dtype | None = No
         value = options.pop(refused)
         if refused == "img_size" or (refused == "drop_path_rate" and not value):  # it takes any size, and drops no path
             return create_timm(name, device=device, dtype=dtype, **options)
-        hint = "; --recipe.drop-path 0 leaves it out" if refused == "drop_path_rate" else ""
+        hint = "; --drop-path 0 leaves it out" if refused == "drop_path_rate" else ""
         raise ValueError(f"timm:{name} has no option {refused}, but {refused}={value!r}{hint}") from error
     grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
     if grid and grid[0] * grid[1] < FEW_PATCHES and "img_size" in options:

@@ -287,7 +287,7 @@ def refuse_nonsense(loss: float, step: int, lr: float) -> None:
     if not math.isfinite(loss):
         raise DivergedError(
             f"the loss is {loss} at step {step} with learning rate {lr:.2e}; the last checkpoint is intact. Try a smaller "
-            "--recipe.lr, --recipe.clip 1, or --recipe.precision fp32"
+            "--lr, --clip 1, or --precision fp32"
         )
 
 

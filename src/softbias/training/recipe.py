@@ -1,7 +1,7 @@
 """Recipes: how a model is trained, as frozen data. Settings only, without torch, so that a command line can read them quickly.
 
 Presets state where they come from and, where we measured it, what to expect. Every field can be overridden, also on the
-command line (`--recipe small --recipe.lr 1e-3 --recipe.augmentation.flip 0`).
+command line (`--recipe small --lr 1e-3 --flip 0`).
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ ABOUT: dict[str, str] = {
 
 MEASURED: dict[str, str] = {  # what a recipe gave, with n; the tables are in results/training.md
     "small": "CIFAR-10, convit_tiny, 32 px, one H200, bf16: 94.3 % [93.9, 94.8 over test pictures] in 7 minutes, with "
-    "--recipe.epochs 390 --recipe.batch-size 1024 --recipe.val-fraction 0 --recipe.select last; 93.7 % [93.2, 94.1] with "
+    "--epochs 390 --batch-size 1024 --val-fraction 0 --select last; 93.7 % [93.2, 94.1] with "
     "240 epochs (n = 1 seed each)",
     "quick": "fashion, convit_nano, two CPU cores: 80.5 % [77.9, 82.8 over test pictures] in 75 s (n = 1 seed)",
 }
