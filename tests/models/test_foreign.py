@@ -30,7 +30,7 @@ def test_a_model_that_timm_does_not_have_is_refused_with_a_few_that_it_has():
 def test_an_option_that_a_model_of_timm_s_does_not_have_is_refused_by_name():
     with pytest.raises(ValueError, match=r"timm:vit_tiny_patch16_224 has no option strength, but strength=2\.0"):
         create_model("timm:vit_tiny_patch16_224", img_size=32, patch_size=8, strength=2.0)
-    with pytest.raises(ValueError, match=r"no option drop_path_rate, but drop_path_rate=0\.1; --recipe\.drop-path 0"):
+    with pytest.raises(ValueError, match=r"no option drop_path_rate, but drop_path_rate=0\.1; --drop-path 0"):
         create_model("timm:vgg11", drop_path_rate=0.1)
 
 

@@ -62,7 +62,7 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(train, tmp_path):
 
 
 def test_divergence_stops_with_step_rate_and_advice(train, tmp_path):
-    with pytest.raises(DivergedError, match=r"step \d+ with learning rate .*--recipe\.lr"):
+    with pytest.raises(DivergedError, match=r"step \d+ with learning rate .*smaller --lr"):
         train(lr=1e30, epochs=30, clip=0.0, schedule="constant", warmup_epochs=0.0)
     assert not (tmp_path / "run" / "summary.json").exists()
 
