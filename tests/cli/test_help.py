@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from softbias.cli import COMMANDS, main
-from softbias.training.recipe import RECIPES
+from softbias.training.recipe import RECIPES, Recipe
 
 
 def test_help_takes_less_than_half_a_second():
@@ -42,6 +42,7 @@ def test_completion_knows_commands_options_and_fields_of_recipes(shell, tmp_path
     script = (tmp_path / "script").read_text()
     for word in ("--skip-broken", "--weight-decay", "--flip", "--threshold", "check", "cache"):
         assert word in script, word
+    assert isinstance(Recipe(epochs=3).epochs, float)  # the recipe's own fields are as they were, so that 3 becomes 3.0
     assert main(["--tyro-print-completion", shell]) == 0
     assert "softbias" in capsys.readouterr().out
 

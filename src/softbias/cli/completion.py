@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, make_dataclass
+from dataclasses import field, fields, make_dataclass
 from typing import Annotated, Any, Union, get_type_hints
 
 import tyro
@@ -43,8 +43,12 @@ def with_recipe(function: Callable[..., Any]) -> Callable[..., Any]:
     kind = inspect.get_annotations(function, eval_str=True)["options"]
     hints = get_type_hints(Recipe) | get_type_hints(Augmentation)
     own = own_options(function)
-    short = [(f.name, hints[f.name], f) for f in (*fields(Recipe), *fields(Augmentation)) if f.name not in own]
-    recipe = make_dataclass("Changes", [each for each in short if each[0] != "augmentation"], frozen=True)
+    short = [
+        (f.name, hints[f.name], field(default=f.default, default_factory=f.default_factory))
+        for f in (*fields(Recipe), *fields(Augmentation))
+        if f.name not in own and f.name != "augmentation"
+    ]
+    recipe = make_dataclass("Changes", short, frozen=True)
 
     def command(options: Any, recipe: Any) -> None: ...
 
