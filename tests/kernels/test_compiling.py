@@ -214,6 +214,7 @@ def test_kernels_fit_into_the_shared_memory_of_a_geforce(launches, monkeypatch, 
     """What a layer of the longest and widest size that is taken there starts, forward and backward."""
     monkeypatch.setattr(kernels, "usable", lambda *given, **limits: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: divmod(card, 10))
+    monkeypatch.setattr(kernels, "_roomy", {})
     assert not masked.fits(empty(8, 129, 3, 2, 64)) and masked.fits(empty(8, 128, 3, 2, 64))
     for tokens in (64, 65, 128):
         qkv, a, b = empty(8, tokens, 3, 2, 64), *(empty(2, 9, tokens, dtype=torch.float32) for _ in range(2))

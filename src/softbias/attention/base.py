@@ -75,9 +75,17 @@ class Attention(nn.Module):
         Views of one product. They are taken apart along the axis on which they lie in memory, so that backward writes their
         gradients once, side by side; `permute(2, 0, 3, 1, 4).unbind(0)` would write them one after the other, and copy that.
         """
+        return self.apart(self.stacked(x))
+
+    def stacked(self, x: Tensor) -> Tensor:
+        """The same as one tensor, as kernels take it.  # (B, N, C) -> (B, N, 3, H, D)"""
         self.check_input(x)
-        parts = self.qkv(x).unflatten(-1, (len(self.reads), self.heads, -1)).unbind(2)
-        return tuple(part.transpose(1, 2) for part in parts)
+        return self.qkv(x).unflatten(-1, (len(self.reads), self.heads, -1))
+
+    @staticmethod
+    def apart(stacked: Tensor) -> tuple[Tensor, ...]:
+        """# (B, N, 3, H, D) -> 3 × (B, H, N, D)"""
+        return tuple(part.transpose(1, 2) for part in stacked.unbind(2))
 
     def merge(self, heads: Tensor) -> Tensor:
         """# (B, H, N, D) -> (B, N, C)"""

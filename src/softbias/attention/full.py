@@ -28,8 +28,7 @@ class Full(Attention):
     def forward(self, x: Tensor) -> Tensor:
         if type(self) is not Full:  # which may project or attend otherwise
             return self.merge(self.attend(*self.project(x)))
-        self.check_input(x)
-        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
+        qkv = self.stacked(x)
         if fits(qkv):
             return self.proj(few_attention(qkv, self.scale).flatten(2))
-        return self.merge(self.attend(*(part.transpose(1, 2) for part in qkv.unbind(2))))
+        return self.merge(self.attend(*self.apart(qkv)))

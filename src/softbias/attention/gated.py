@@ -78,12 +78,11 @@ class Gated(Attention):
     def forward(self, x: Tensor) -> Tensor:
         if type(self) is not Gated or self.grid.prefix:  # a subclass may project or attend otherwise
             return self.merge(self.attend(*self.project(x)))
-        self.check_input(x)
-        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
+        qkv = self.stacked(x)
         if self.place.bias is not None and gated_few.fits(qkv):
             place = self.place.weight, self.place.bias, self.gate
             return self.proj(gated_few.gated_few_attention(qkv, *place, self.scale, self.grid.width).flatten(2))
-        return self.merge(self.attend(*(part.transpose(1, 2) for part in qkv.unbind(2))))
+        return self.merge(self.attend(*self.apart(qkv)))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         anywhere = dot_product_attention(q, k, v, scale=self.scale)

@@ -88,12 +88,11 @@ class Masked(Attention):
     def forward(self, x: Tensor) -> Tensor:
         if self.norm == "softmax":
             return self.merge(self.attend(*self.project(x)))
-        self.check_input(x)
-        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
+        qkv = self.stacked(x)
         if fits(qkv):
             mixed = masked_attention(qkv, self.mask_a, self.mask_b, self.scale, self.grid.prefix, self.roll)
             return self.proj(mixed.flatten(2))
-        return self.merge(self.attend(*(part.transpose(1, 2) for part in qkv.unbind(2))))
+        return self.merge(self.attend(*self.apart(qkv)))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.norm == "softmax":

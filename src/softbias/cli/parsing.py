@@ -94,7 +94,8 @@ def one_line(box: str, prog: str) -> str:
         text = f"there is no place for {unknown[1]!r}"
         hints = BESIDE.get(prog, [])
     elif unknown and prog.removeprefix("softbias ") in TRAINING:
-        hints = hints or recipe_options(unknown[1].split(", "))
+        words = [word.removeprefix("--").split("=")[0] for word in unknown[1].split(", ") if word.startswith("--")]
+        hints = [f"--{ELSEWHERE[word]}" for word in words if word in ELSEWHERE] or hints or near_fields(words)
     wrong = re.match(r"Error parsing (\S+): .*?(int|float)\b.*'(.*?)'$", text, re.IGNORECASE)
     other = re.match(r"Error parsing (\S+): no type matching .* from \['(.*?)'\].*: (.*)", text)
     choice = re.match(r"invalid choice '(.*)' for argument '(.*)'. Expected one of \((.*)\)", text)
@@ -109,18 +110,14 @@ def one_line(box: str, prog: str) -> str:
     return "; ".join([text, *(f"perhaps you meant {hint}" for hint in hints), f"{prog} --help explains"])
 
 
-def recipe_options(words: Sequence[str]) -> list[str]:
-    """What was meant by options that are nearly fields of the recipe.
+def near_fields(words: Sequence[str]) -> list[str]:
+    """Fields of the recipe that may have been meant by these names.
 
-    >>> recipe_options(["--epoch", "3", "--learning-rate=1", "--nonsense"])
-    ['--epochs', '--lr']
+    >>> near_fields(["epoch", "flipp", "nonsense"])
+    ['--epochs', '--flip']
     """
-    found = []
     names = [name.replace("_", "-") for name in (*outer_fields(), *inner_fields())]
-    for word in (word.removeprefix("--").split("=")[0] for word in words if word.startswith("--")):
-        nearest = [ELSEWHERE[word]] if word in ELSEWHERE else difflib.get_close_matches(word, names, n=1, cutoff=0.75)
-        found += [f"--{name}" for name in nearest]
-    return found
+    return [f"--{name}" for word in words for name in difflib.get_close_matches(word, names, n=1, cutoff=0.75)]
 
 
 def own_options(function: Callable[..., Any]) -> set[str]:

@@ -29,6 +29,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _triton = find_spec("triton") is not None
 _enabled = True
 _recent: dict[int, bool] = {}  # by the device's number
+_roomy: dict[int, bool] = {}
 
 
 def available() -> bool:
@@ -57,7 +58,9 @@ def recent(index: int) -> bool:
 
 def roomy(index: int) -> bool:
     """Whether a program may have more shared memory than the 99 KB of a GeForce: 163 or 227 KB, on an A100 or H100, say."""
-    return torch.cuda.get_device_capability(index) in ROOMY
+    if index not in _roomy:
+        _roomy[index] = torch.cuda.get_device_capability(index) in ROOMY
+    return _roomy[index]
 
 
 def exporting() -> bool:
