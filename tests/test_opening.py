@@ -21,7 +21,7 @@ from softbias.app.server import describe
 from softbias.app.shelf import Shelf
 from softbias.cli import main
 from softbias.models import create_model
-from softbias.opening import open_model
+from softbias.runs.opening import open_model
 
 PATCHES = ["--model-option", "patch_size=8"]
 SCRIPT = """
@@ -44,7 +44,7 @@ def words(out: Path, epochs: int) -> list[str]:
 def quick_and_alone():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.setattr("softbias.training.page.write_page", lambda path, data: path)
+        patch.setattr("softbias.runs.page.write_page", lambda path, data: path)
         yield
 
 
@@ -87,16 +87,16 @@ def same(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> bool:
 def test_a_killed_run_is_its_last_checkpoint_and_sees_pictures_as_a_finished_one(killed, tmp_path):
     opened = open_model(killed)
     last = checkpoints(killed)[-1]
-    assert same(opened.subject.model, state(last)) and not opened.subject.model.training
+    assert same(opened.classifier.model, state(last)) and not opened.classifier.model.training
     step = int(last.name[5:])
-    assert opened.subject.name == f"killed (step {step} of 3,000)" and opened.subject.weights == "trained"
+    assert opened.classifier.name == f"killed (step {step} of 3,000)" and opened.classifier.weights == "trained"
     assert main([*words(tmp_path / "run", 1), *PATCHES]) == 0
     finished = open_model(tmp_path / "run")
-    assert finished.subject.name == "run" and finished.run is not None
+    assert finished.classifier.name == "run" and finished.run is not None
     for name in ("img_size", "fit", "class_names"):
         assert getattr(opened, name) == getattr(finished, name), name
-    assert opened.subject.mean == pytest.approx(finished.subject.mean) and opened.subject.mean != (0, 0, 0)
-    assert opened.subject.std == pytest.approx(finished.subject.std)
+    assert opened.classifier.mean == pytest.approx(finished.classifier.mean) and opened.classifier.mean != (0, 0, 0)
+    assert opened.classifier.std == pytest.approx(finished.classifier.std)
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_half_written_ones_are_left_to_who_trains(killed, tmp_path):
@@ -106,7 +106,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_half_written_ones_are_left_to_w
     (last / "state.safetensors").write_bytes(b"junk")
     growing = copy / "checkpoints" / "step-99999999.tmp"
     growing.mkdir()
-    assert same(open_model(copy).subject.model, state(before)) and growing.is_dir()
+    assert same(open_model(copy).classifier.model, state(before)) and growing.is_dir()
 
 
 def test_explain_probe_and_app_show_a_killed_run_and_say_where_it_stands(killed, picture, tmp_path, capsys):
@@ -145,8 +145,8 @@ def test_a_name_gives_the_same_fresh_weights_every_time_and_leaves_the_seed_alon
     torch.manual_seed(5)
     one = open_model("convit_nano", num_classes=3)
     assert torch.equal(torch.rand(3), expected)
-    assert same(open_model("convit_nano", num_classes=3).subject.model, one.subject.model.state_dict())
-    assert one.subject.weights == "untrained" and one.class_names == ("class 0", "class 1", "class 2") and one.run is None
+    assert same(open_model("convit_nano", num_classes=3).classifier.model, one.classifier.model.state_dict())
+    assert one.classifier.weights == "untrained" and one.class_names == ("class 0", "class 1", "class 2") and one.run is None
 
 
 def test_options_are_for_models_that_are_built_here(tmp_path, capsys):
@@ -162,6 +162,6 @@ def test_a_head_trained_on_a_fresh_backbone_is_called_so(tmp_path):
     base = softbias.save(create_model("convit_nano", num_classes=10, patch_size=8), tmp_path / "base")
     assert main([*words(tmp_path / "run", 1), "--from", str(base), "--finetune", "probe"]) == 0
     opened = open_model(tmp_path / "run")
-    assert opened.subject.weights == "untrained but for its head"
+    assert opened.classifier.weights == "untrained but for its head"
     (saved,) = opened.moments()
-    assert opened.at(saved).subject.weights == "untrained but for its head"
+    assert opened.at(saved).classifier.weights == "untrained but for its head"

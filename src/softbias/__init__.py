@@ -19,18 +19,18 @@ from softbias._version import __version__
 if TYPE_CHECKING:
     from softbias.attention import ATTENTION, register_attention
     from softbias.data import load_dataset
-    from softbias.explaining import Explanation, explain
-    from softbias.exporting import export
+    from softbias.explanations import Explanation, explain
     from softbias.grid import Grid
-    from softbias.inspection import Inspection, inspect
     from softbias.models import Layer, ModelSpec, ResNetSpec, build, create_model, list_models
     from softbias.models.convert import convert
+    from softbias.models.export import export
+    from softbias.models.inspect import Inspection, inspect
     from softbias.models.resize import resize
     from softbias.models.storage import load, save
     from softbias.models.weights import load_weights
+    from softbias.runs.fit import fit
     from softbias.sklearn import SoftbiasClassifier
     from softbias.study.compare import compare
-    from softbias.training.fit import fit
 
 __all__ = [
     "ATTENTION",
@@ -61,9 +61,9 @@ __all__ = [
 
 PLACES = {
     "ATTENTION": "softbias.attention",
-    "Explanation": "softbias.explaining",
+    "Explanation": "softbias.explanations",
     "Grid": "softbias.grid",
-    "Inspection": "softbias.inspection",
+    "Inspection": "softbias.models.inspect",
     "Layer": "softbias.models",
     "ModelSpec": "softbias.models",
     "ResNetSpec": "softbias.models",
@@ -72,10 +72,10 @@ PLACES = {
     "compare": "softbias.study.compare",
     "convert": "softbias.models.convert",
     "create_model": "softbias.models",
-    "explain": "softbias.explaining",
-    "export": "softbias.exporting",
-    "fit": "softbias.training.fit",
-    "inspect": "softbias.inspection",
+    "explain": "softbias.explanations",
+    "export": "softbias.models.export",
+    "fit": "softbias.runs.fit",
+    "inspect": "softbias.models.inspect",
     "list_models": "softbias.models",
     "load": "softbias.models.storage",
     "load_dataset": "softbias.data",

@@ -18,7 +18,7 @@ AWAITED = "timm.models"
 
 
 def register() -> None:
-    importlib.import_module("softbias.models.timm_registry")
+    importlib.import_module("softbias.models.timm_compat")
 
 
 class RegisteringLoader(importlib.abc.Loader):

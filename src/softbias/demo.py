@@ -44,10 +44,10 @@ def run_picture(out: Path, epochs: float = 5.0) -> Path:
     import torch
 
     from softbias.data import fashion
-    from softbias.data.augment import normalize
-    from softbias.inspection import inspect
+    from softbias.data.augment.apply import normalize
     from softbias.models import create_model
-    from softbias.training.fit import fit
+    from softbias.models.inspect import inspect
+    from softbias.runs.fit import fit
 
     data = fashion.load()
     options: dict[str, Any] = {"patch_size": 4}

@@ -1,4 +1,8 @@
-"""Errors that say what was given, what is allowed, and what comes nearest."""
+"""Errors that a user can mend: they say what was given, what is allowed, and what to do next.
+
+The command line prints a `SoftbiasError` or an `OSError` as one line and exits with status 2. Any other exception is a bug of
+ours and shows its traceback. A subclass exists where a caller decides by it; nobody decides by the text of a message.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,28 @@ import difflib
 from collections.abc import Iterable
 
 
-def unknown_name(kind: str, given: object, choices: Iterable[str]) -> ValueError:
+class SoftbiasError(ValueError):
+    """A mistake that the user can mend."""
+
+
+class UnknownNameError(SoftbiasError):
+    """A name that is not among the choices."""
+
+
+def unknown_name(kind: str, given: object, choices: Iterable[str]) -> UnknownNameError:
     """The error for a name that is not among the choices.
 
     >>> unknown_name("attention", "gatd", ["full", "gated"])
-    ValueError("there is no attention 'gatd'; did you mean 'gated'? The choices are full, gated")
+    UnknownNameError("there is no attention 'gatd'; did you mean 'gated'? The choices are full, gated")
     """
     names = sorted(choices)
     nearest = difflib.get_close_matches(str(given), names, n=1)
     hint = f"did you mean {nearest[0]!r}? The" if nearest else "the"
-    return ValueError(f"there is no {kind} {given!r}; {hint} choices are {', '.join(names)}")
+    return UnknownNameError(f"there is no {kind} {given!r}; {hint} choices are {', '.join(names)}")
 
 
 def in_one_line(error: Exception) -> str:
-    """Why a file could not be read, without its name, and without line breaks.
+    """Why a file could not be read, without its name and without line breaks.
 
     >>> in_one_line(FileNotFoundError(2, "No such file or directory", "nothing.yaml"))
     'No such file or directory'

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from softbias.errors import SoftbiasError
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -30,7 +32,7 @@ class Grid:
         for name, least in (("height", 1), ("width", 1), ("prefix", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"a grid's {name} must be a whole number of at least {least}, but {name}={value!r}")
+                raise SoftbiasError(f"a grid's {name} must be a whole number of at least {least}, but {name}={value!r}")
 
     def __len__(self) -> int:
         return self.prefix + self.patches
@@ -64,7 +66,7 @@ class Grid:
             return offsets.square().sum(-1).sqrt()
         if metric == "manhattan":
             return offsets.abs().sum(-1)
-        raise ValueError(f'metric must be "euclidean" or "manhattan", but metric={metric!r}')
+        raise SoftbiasError(f'metric must be "euclidean" or "manhattan", but metric={metric!r}')
 
     def patches_only(self, attention: Tensor, *, renormalize: bool = False) -> Tensor:
         """An attention map without the prefix tokens' rows and columns.  # (…, N, N) -> (…, P, P)
@@ -72,7 +74,7 @@ class Grid:
         With `renormalize` the rows that are left sum to one again.
         """
         if attention.shape[-2:] != (len(self), len(self)):
-            raise ValueError(f"{self} has maps of {len(self)} × {len(self)}, but got shape {tuple(attention.shape)}")
+            raise SoftbiasError(f"{self} has maps of {len(self)} × {len(self)}, but got shape {tuple(attention.shape)}")
         attention = attention[..., self.prefix :, self.prefix :]
         return attention / attention.sum(-1, keepdim=True) if renormalize else attention
 

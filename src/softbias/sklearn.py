@@ -20,6 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from softbias.errors import SoftbiasError
+
 SIDE = 64  # pixels, for files, when no img_size is given
 
 
@@ -62,21 +64,21 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: ArrayLike) -> SoftbiasClassifier:
         from softbias.data.dataset import Dataset
+        from softbias.runs.fit import run_fit
+        from softbias.runs.predictor import Predictor
+        from softbias.runs.run import RunSpec
         from softbias.training.display import choose
-        from softbias.training.fit import run_fit
-        from softbias.training.predict import Predictor
         from softbias.training.recipe import find_recipe
-        from softbias.training.run import RunSpec
 
         labels = np.asarray(y)
         images = self.pictures(X, None)
         if labels.shape != (len(images),):
-            raise ValueError(
+            raise SoftbiasError(
                 f"X holds {len(images)} pictures, so y must have shape ({len(images)},), but it has {labels.shape}"
             )
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(
+            raise SoftbiasError(
                 f"a classifier needs at least two classes, but y holds {len(self.classes_)}: {self.classes_.tolist()}"
             )
         names = tuple(map(str, self.classes_))
@@ -139,13 +141,13 @@ def as_bytes(images: NDArray[Any]) -> NDArray[np.uint8]:
     if images.ndim == 4 and images.shape[-1] == 1:
         images = np.repeat(images, 3, axis=-1)
     if images.ndim != 4 or images.shape[-1] != 3:
-        raise ValueError(
+        raise SoftbiasError(
             f"X must be files, or an array (n, height, width) or (n, height, width, 3), but has shape {images.shape}"
         )
     if images.dtype == np.uint8:
         return images
     if images.dtype.kind != "f" or not (images.min(initial=0) >= 0 and images.max(initial=0) <= 1):
-        raise ValueError(
+        raise SoftbiasError(
             f"pictures are uint8, or floats from 0 to 1, but X holds {images.dtype} from {images.min()} to {images.max()}"
         )
     return np.round(images * 255).astype(np.uint8)

@@ -17,7 +17,7 @@ from PIL import Image
 from softbias.app.server import bind, make_server
 from softbias.app.shelf import Shelf
 from softbias.cli import main
-from softbias.training import automatic
+from softbias.runs import automatic
 
 CLASSES = {"blue": (40, 60, 200), "green": (40, 180, 60), "red": (210, 50, 40)}
 

@@ -7,8 +7,8 @@ import torch
 
 from softbias.app.shelf import Shelf, unfolded
 from softbias.models import create_model
-from softbias.opening import open_model
-from softbias.training.run import RunDirectory
+from softbias.runs.opening import open_model
+from softbias.runs.run import Run
 
 
 def test_a_damaged_checkpoint_is_refused_and_the_others_live(run, monkeypatch, tmp_path):
@@ -71,9 +71,9 @@ def test_only_safetensors_are_loaded(run, tmp_path):
 
 
 def test_the_start_is_the_model_that_training_began_with(shelf, run):
-    torch.manual_seed(RunDirectory(run).spec().seed)
+    torch.manual_seed(Run(run).spec().seed)
     fresh = create_model("convit_nano", num_classes=3, img_size=shelf.models[0].opened.img_size)
     start = shelf.models[0].at(0)
-    assert start.subject.weights == "untrained"
-    for name, tensor in start.subject.model.state_dict().items():
+    assert start.classifier.weights == "untrained"
+    for name, tensor in start.classifier.model.state_dict().items():
         assert torch.equal(tensor, fresh.state_dict()[name]), name

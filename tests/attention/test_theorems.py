@@ -9,8 +9,8 @@ import torch
 from torch.nn.functional import conv2d, pad
 
 from softbias.attention import Attention, Full, Gated, Masked, Positional, Window
-from softbias.attention.rolling import fit_descent, fit_svd, kernel_map, roll_back, skew, unroll, unskew
 from softbias.grid import Grid
+from softbias.kernels.rolling import fit_descent, fit_svd, kernel_map, roll_back, skew, unroll, unskew
 
 
 def noise(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -10,10 +10,10 @@ RECIPE = small_recipe(8, compile="off", drop_path=0.0)
 
 
 def test_a_worker_trains_and_averages_like_the_loop():
-    from softbias.training.optim import Average
+    from softbias.training.optim import ModelEma
 
     one = worker("deit_nano", DATA, RECIPE, burst=2, device="cpu", patch_size=8)
-    assert isinstance(one.average, Average)
+    assert isinstance(one.average, ModelEma)
     before = {name: value.clone() for name, value in one.model.state_dict().items()}
     one()
     assert one.step == 2

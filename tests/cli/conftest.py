@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from softbias.cli import main
-from softbias.training import automatic
+from softbias.runs import automatic
 
 CLASSES = {"blue": (40, 60, 200), "green": (40, 180, 60), "red": (210, 50, 40)}
 SHORT = ["--epochs", "2", "--no-baseline", "--trackers", "none"]
@@ -53,4 +53,4 @@ def own_place(tmp_path_factory, monkeypatch) -> None:
 @pytest.fixture
 def no_page(monkeypatch) -> None:
     """Spare the second that drawing the page takes; `run` has one."""
-    monkeypatch.setattr("softbias.training.page.write_page", lambda path, data: path)
+    monkeypatch.setattr("softbias.runs.page.write_page", lambda path, data: path)

@@ -14,8 +14,8 @@ import yaml
 
 from softbias.cli import TRAINING, find, main
 from softbias.cli.parsing import own_options, split_recipe
+from softbias.runs.run import Run
 from softbias.training.loop import StoppedError
-from softbias.training.run import RunDirectory
 
 SHORT = ("--epochs", "2", "--no-baseline", "--trackers", "none", "--device", "cpu")
 FASHION = ("fit", "fashion", "--fraction", "5", *SHORT, "--epochs", "1", "--model-option", "patch_size=8")
@@ -111,7 +111,7 @@ def test_a_training_asked_to_stop_says_how_to_continue(pictures, tmp_path, monke
     def stopped(*_args, **_options):
         raise StoppedError(123, signal.SIGTERM)
 
-    monkeypatch.setattr("softbias.training.fit.run_fit", stopped)
+    monkeypatch.setattr("softbias.runs.fit.run_fit", stopped)
     monkeypatch.chdir(tmp_path)
     assert main(["fit", str(pictures), *SHORT]) == 128 + signal.SIGTERM
     said = capsys.readouterr().err
@@ -182,7 +182,7 @@ def test_fields_of_the_recipe_have_short_and_long_names(pictures, tmp_path):
     }
     for name, words in asked.items():
         assert main(["fit", str(pictures), "--out", str(tmp_path / name), "--quiet", *SHORT, *words]) == 0
-    short, long = (RunDirectory(tmp_path / name).spec().recipe for name in asked)
+    short, long = (Run(tmp_path / name).spec().recipe for name in asked)
     assert short == long and (short.batch_size, short.augmentation.flip, short.augmentation.zoom) == (8, 0.0, (0.9, 1.1))
 
 

@@ -113,7 +113,7 @@ def test_export_writes_onnx_that_agrees_with_the_model(run, pictures, tmp_path, 
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     from softbias.data.decode import decode
-    from softbias.training.predict import Predictor
+    from softbias.runs.predictor import Predictor
 
     out = tmp_path / "model.onnx"
     assert main(["export", str(run), str(out)]) == 0

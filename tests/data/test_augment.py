@@ -7,10 +7,11 @@ import torch
 import torchvision.transforms.v2.functional as reference
 from torch import Tensor
 
-from softbias.data import color, erasing, hashing
-from softbias.data.augment import Augmentation, augment, draws, normalize
-from softbias.data.hashing import Stream
-from softbias.data.mixing import plan_mix
+from softbias.data.augment import color, erasing
+from softbias.data.augment import rng as hashing
+from softbias.data.augment.apply import Augmentation, augment, draws, normalize
+from softbias.data.augment.mixing import plan_mix
+from softbias.data.augment.rng import Stream
 from softbias.training.recipe import RECIPES
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)

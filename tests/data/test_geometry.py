@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torchvision.transforms.v2 import InterpolationMode, RandomResizedCrop
 
-from softbias.data import geometry
-from softbias.data.augment import Augmentation, augment, normalize, rotate_quarter
-from softbias.data.hashing import Stream
+from softbias.data.augment import geometry
+from softbias.data.augment.apply import Augmentation, augment, normalize, rotate_quarter
+from softbias.data.augment.rng import Stream
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 ZERO, ONE = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)  # gives the levels 0 … 255 back

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from softbias.data.hashing import (
+from softbias.data.augment.rng import (
     Stream,
     epoch_of_view,
     hash_integers,

@@ -198,7 +198,7 @@ def test_a_csv_file_names_pictures_beside_it(tmp_path):
     assert listing.relative() == ["pics/a 1.jpg", "pics/ü.png", "z.jpg"]
     assert listing.split is None
     assert listing.groups is None
-    assert list_csv(tmp_path / "set.csv", group_by="Subject").groups == ("x", "x", "y")
+    assert list_csv(tmp_path / "set.csv", group_by="subject").groups == ("x", "x", "y")
 
 
 @pytest.mark.parametrize("path", ["path", "file", "filename", "image", "Path "])

@@ -5,9 +5,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from softbias.data.augment import Augmentation, augment
-from softbias.data.hashing import Stream, epoch_of_view, uniform
-from softbias.data.mixing import MixPlan, apply_mix, draw_beta, mix_targets, plan_mix, repeated
+from softbias.data.augment.apply import Augmentation, augment
+from softbias.data.augment.mixing import MixPlan, apply_mix, draw_beta, mix_targets, plan_mix, repeated
+from softbias.data.augment.rng import Stream, epoch_of_view, uniform
 
 MIXUP, CUTMIX, BOTH = Augmentation(mixup=0.8), Augmentation(cutmix=1.0), Augmentation(mixup=0.8, cutmix=1.0)
 MANY = torch.arange(5000)

@@ -13,12 +13,10 @@ from scipy import stats
 from timm.data import auto_augment
 from torch import Tensor
 
-from softbias.data import randaugment
-from softbias.data.augment import Augmentation, augment
-from softbias.data.augmentation import RandAugment
-from softbias.data.geometry import warp
-from softbias.data.hashing import Stream
-from softbias.data.randaugment import (
+from softbias.data.augment import randaugment
+from softbias.data.augment.apply import Augmentation, augment
+from softbias.data.augment.geometry import warp
+from softbias.data.augment.randaugment import (
     NOTHING,
     OPERATIONS,
     ROTATE,
@@ -28,6 +26,8 @@ from softbias.data.randaugment import (
     layer_matrix,
     photometric,
 )
+from softbias.data.augment.rng import Stream
+from softbias.data.augment.settings import RandAugment
 
 SIZE = (24, 30)
 

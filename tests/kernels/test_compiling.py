@@ -11,7 +11,9 @@ import torch
 
 from softbias import kernels
 from softbias.bench.kernels.sweeping import SWEEP
-from softbias.kernels import available, distance, few, gated, gated_few, masked
+from softbias.kernels import available, distance, gated, masked
+from softbias.kernels import gated_short_seq as gated_few
+from softbias.kernels import short_seq as few
 from softbias.kernels.launching import Program, forget_plans
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not available(), reason="Triton is not installed")]

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from softbias import kernels
-from softbias.kernels import few, gated, gated_few, masked
-from softbias.kernels.launching import PLANS, Program, asking, forget_plans, planned, prepare
+from softbias.kernels import gated, masked
+from softbias.kernels import gated_short_seq as gated_few
+from softbias.kernels import short_seq as few
+from softbias.kernels.launching import PLANS, Program, capture_launches, forget_plans, planned, prepare
 from softbias.kernels.operation import likely
 from softbias.kernels.tiles import Tiles
 
@@ -158,7 +160,7 @@ def test_what_a_step_is_likely_to_start_is_what_it_starts(monkeypatch, name) -> 
 
 
 def test_what_is_asked_for_is_not_started(kernel, program) -> None:
-    with asking() as asked:
+    with capture_launches() as asked:
         program(tensor(32), tensor(64))
     assert asked == [(program, (0, HALF, HALF))] and not (kernel.compiled or kernel.started)
     program(tensor(32), tensor(64))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from softbias import create_model, load, save
-from softbias.training.fit import fit
+from softbias.runs.fit import fit
 
 
 @pytest.fixture
@@ -84,9 +84,9 @@ def test_a_hugging_face_model_is_trained_whole_or_at_its_head_alone(vit, tmp_pat
 def test_weights_that_do_not_fit_a_model_of_timm_s_are_listed(tmp_path):
     from safetensors.torch import save_file
 
-    from softbias.training.preparing import build_model
+    from softbias.runs.prepare import build_model
+    from softbias.runs.run import RunSpec
     from softbias.training.recipe import Recipe
-    from softbias.training.run import RunSpec
 
     options = {"depth": 1, "patch_size": 8}
     small = create_model("timm:vit_tiny_patch16_224", 5, 32, **options)

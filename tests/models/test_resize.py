@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from softbias import create_model, list_models, resize
-from softbias.attention.rolling import kernel_map
 from softbias.grid import Grid
+from softbias.kernels.rolling import kernel_map
 
 
 def moved(name: str, **options) -> torch.nn.Module:

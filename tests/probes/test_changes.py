@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from softbias.classifier import Classifier
 from softbias.models import create_model
 from softbias.probes import PROBES
 from softbias.probes.entry import NoNativeEntryError, at_size
@@ -16,7 +17,6 @@ from softbias.probes.resolution import blurred, resolution
 from softbias.probes.rotation import rotation, turned
 from softbias.probes.shift import moved, shift
 from softbias.probes.texture import partners, swap_amplitude, swap_color, texture
-from softbias.subject import Subject
 
 CHANCE = np.random.default_rng(0)
 PICTURES = CHANCE.integers(0, 256, (30, 16, 16, 3), dtype=np.uint8)
@@ -162,9 +162,9 @@ def test_masks_follow_to_a_grid_with_fewer_places_than_their_rank():
 
 
 def test_a_size_a_model_cannot_be_brought_to_is_no_native_entry():
-    subject = Subject(create_model("deit_nano", num_classes=3, img_size=16, patch_size=4), "mine", "random")
+    classifier = Classifier(create_model("deit_nano", num_classes=3, img_size=16, patch_size=4), "mine", "random")
     with pytest.raises(NoNativeEntryError, match="mine cannot be brought to 6 × 6 px: the image's height must be a multiple"):
-        at_size(subject, (6, 6))
+        at_size(classifier, (6, 6))
 
 
 def test_panels_of_one_quantity_have_one_scale(monkeypatch, tmp_path):

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from softbias.attention.masked import Masked
-from softbias.attention.rolling import kernel_map
 from softbias.grid import Grid
+from softbias.kernels.rolling import kernel_map
 from softbias.models import create_model
 from softbias.probes import gates as gates_module
 from softbias.probes import illustrations

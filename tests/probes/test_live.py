@@ -26,7 +26,7 @@ sys.exit(main(sys.argv[1:]))
 TORN = """
 import os, signal, sys
 from softbias.cli import main
-from softbias.probes import live
+from softbias.runs import live
 
 def write(rows, file, whole=live.append_rows):
     whole(rows, file)
@@ -42,7 +42,7 @@ main(sys.argv[1:])
 @pytest.fixture(autouse=True)
 def quick_and_alone(monkeypatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("softbias.training.page.write_page", lambda path, data: path)
+    monkeypatch.setattr("softbias.runs.page.write_page", lambda path, data: path)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def never_stopped(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.setattr("softbias.training.page.write_page", lambda path, data: path)
+        patch.setattr("softbias.runs.page.write_page", lambda path, data: path)
         assert main([*WORDS, "--out", str(out)]) == 0
     return out
 

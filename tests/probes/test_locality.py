@@ -11,8 +11,8 @@ from torch import nn
 
 import softbias
 from softbias.grid import Grid
-from softbias.inspection import Site, attention_sites
 from softbias.models import create_model
+from softbias.models.inspect import Site, attention_sites
 from softbias.probes.locality import ABSOLUTE, PLAIN, draw, locality, measures, patch_map
 
 PICTURES = (np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3), dtype=np.uint8), None)

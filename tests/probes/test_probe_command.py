@@ -13,12 +13,12 @@ import torch
 from PIL import Image
 
 import softbias
+from softbias.classifier import Classifier, weights_of
 from softbias.cli import main
 from softbias.models import create_model
 from softbias.probes import PROBES, profile
-from softbias.subject import Subject, weights_of
-from softbias.training import automatic
-from softbias.training.run import RunDirectory
+from softbias.runs import automatic
+from softbias.runs.run import Run
 
 SMALL = ["--recipe", "quick", "--recipe.epochs", "2", "--no-baseline", "--trackers", "none", "--device", "cpu", "--quiet"]
 
@@ -73,7 +73,7 @@ def test_probing_while_training_changes_no_weight(run, pictures, tmp_path):
     assert main([*words, "--out", str(tmp_path / "plain"), *SMALL]) == 0
     probed, plain = (softbias.load(folder / "model").state_dict() for folder in (run, tmp_path / "plain"))
     assert all(torch.equal(probed[name], plain[name]) for name in plain)
-    assert RunDirectory(run).spec().id == RunDirectory(tmp_path / "plain").spec().id
+    assert Run(run).spec().id == Run(tmp_path / "plain").spec().id
 
 
 def test_checkpoints_say_the_same_as_live_probes(run, tmp_path):
@@ -132,7 +132,7 @@ def test_weights_tell_whether_they_were_trained():
         model.train()(torch.rand(4, 3, 32, 32)).square().sum().backward()
         optimizer.step()
         assert weights_of(model) == "trained", name
-    assert Subject.of(torch.nn.Identity()).weights == "unknown"
+    assert Classifier.of(torch.nn.Identity()).weights == "unknown"
 
 
 @pytest.mark.slow
@@ -169,12 +169,12 @@ def test_every_probe_has_a_name_a_companion_and_a_line_about_it():
 
 
 def test_scenes_of_a_probe_take_their_time_whatever_number_of_pictures_is_asked_for(monkeypatch):
+    from softbias.classifier import Classifier
     from softbias.models import create_model
     from softbias.probes import Probe, timing
-    from softbias.subject import Subject
 
-    monkeypatch.setattr(timing, "seconds_per_picture", lambda subject, size: 0.001)
-    subject = Subject.of(create_model("deit_nano", 10, 32))
+    monkeypatch.setattr(timing, "seconds_per_picture", lambda classifier, size: 0.001)
+    classifier = Classifier.of(create_model("deit_nano", 10, 32))
     for scenes, seconds in ((False, 0.2), (True, 0.1 + 1.0)):
         probe = Probe(None, None, "", 1000, ((1, 1), (1, 2)), scenes=scenes)
-        assert timing.expected_seconds(probe, subject, (32, 32), 100) == pytest.approx(seconds)
+        assert timing.expected_seconds(probe, classifier, (32, 32), 100) == pytest.approx(seconds)

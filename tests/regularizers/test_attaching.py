@@ -72,7 +72,7 @@ def test_full_gated_and_timm_need_no_map_and_others_take_the_definition(name):
     forms = [seat.reads_map for seat in run.layers[0].seats]
     expected = {"ibit_nano": [True, False], "window_nano": [True, True], "timm:convit_tiny": [True, True]}  # timm's GPSA
     assert forms == expected.get(name, [False, False])
-    assert run.recordable == (forms == [False, False])
+    assert run.supports_cuda_graph == (forms == [False, False])
 
 
 @pytest.mark.parametrize("name", ["arvit_nano", "timm:deit_tiny_patch16_224"])

@@ -81,7 +81,7 @@ def test_two_processes_give_the_terms_of_one(tmp_path):
     import sys
 
     script = (
-        "import sys, torch\ntorch.set_num_threads(1)\nfrom softbias.training.fit import fit\n"
+        "import sys, torch\ntorch.set_num_threads(1)\nfrom softbias.runs.fit import fit\n"
         'fit("fashion", "arvit_nano", "quick", out=sys.argv[1], fraction=4.0, epochs=2, batch_size=32, accumulate=2,\n'
         '    model_options={"patch_size": 8}, device="cpu", regularize=("distance:layer=1", "style:layer=2"))\n'
     )

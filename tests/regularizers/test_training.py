@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from softbias.data.dataset import Dataset
-from softbias.training.fit import fit
+from softbias.runs.fit import fit
 
 BOTH = ("distance:layer=1,weight=0.1", "style:layer=2")
 

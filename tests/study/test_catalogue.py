@@ -14,13 +14,13 @@ from softbias.cli import main
 from softbias.data.dataset import Dataset
 from softbias.models import create_model
 from softbias.regularizers import parse_requests
-from softbias.regularizers.attaching import find_sites
-from softbias.report.measured import measured_after
+from softbias.regularizers.attach import find_sites
 from softbias.study import plan, progress
 from softbias.study.arms import read_recipe
-from softbias.study.catalogue import CATALOGUE, SCALES, Measured, find_study, reproducing
-from softbias.study.catalogue.measuring import over_seeds
 from softbias.study.compare import Outcome
+from softbias.study.papers import CATALOGUE, SCALES, Measured, find_study, reproducing
+from softbias.study.papers.measuring import over_seeds
+from softbias.study.report.measured import measured_after
 from softbias.study.spec import StudySpec, in_order
 
 CLASSES = {"imagenet": 100, "imagenet100": 100, "cifar100": 100, "flowers102": 102}

@@ -5,13 +5,13 @@ import re
 
 import pytest
 
+from softbias.runs.run import Run
 from softbias.study.execute import Settings, execute
 from softbias.study.plan import expected, make_plan, study_runs
-from softbias.study.processes import Crew
+from softbias.study.processes import WorkerPool
 from softbias.study.progress import Quiet
 from softbias.study.spec import makespan
 from softbias.study.store import Store
-from softbias.training.run import RunDirectory
 
 
 def test_the_product_is_planned_and_every_arm_has_the_same_seeds_and_steps(little_study):
@@ -76,7 +76,7 @@ def test_the_plan_says_how_long_it_takes(little_study, tmp_path):
 
 def test_finished_runs_of_an_arm_are_its_pace(little_study, tmp_path):
     first, second = study_runs(little_study("deit_nano", fractions=100, overrides={"steps": 1000}))
-    RunDirectory(Store(tmp_path).place(first.spec)).path.mkdir()
+    Run(Store(tmp_path).place(first.spec)).path.mkdir()
     (Store(tmp_path).place(first.spec) / "summary.json").write_text(json.dumps({"seconds": 50.0, "steps": 1000}))
 
     def never(_):
@@ -105,7 +105,7 @@ def test_runs_wait_for_a_place_and_for_what_they_start_from(little_study):
 @pytest.mark.slow
 def test_two_processes_are_measured_together(little_study, tmp_path):
     runs = study_runs(little_study("deit_nano", seeds=2, fractions=100))
-    with Crew(Settings(tmp_path, "cpu", jobs=2)) as crew:
+    with WorkerPool(Settings(tmp_path, "cpu", jobs=2)) as crew:
         plan = make_plan(runs, Store(tmp_path), device="cpu", crew=crew)
         assert set(plan.seconds) == {run.id for run in runs} and "with 2 at a time" in plan.describe(2)
         first = [worker.process.pid for worker in crew.workers]

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from softbias.runs.run import Run
 from softbias.study.compare import run_study
-from softbias.study.on_ray import Watch, address_of
 from softbias.study.plan import study_runs
 from softbias.study.progress import Quiet
+from softbias.study.ray import Watch, address_of
 from softbias.study.store import Store
 from softbias.study.worker import EVERY
-from softbias.training.run import RunDirectory
 
 from .small_studies import outcome
 
@@ -47,7 +47,7 @@ def test_how_far_a_run_is_stands_in_its_folder(little_study, tmp_path):
     display.begin([run], [run], {run.id: 10.0})
     watch = Watch(display, store)
     watch.look(run)  # its folder is not there yet
-    metrics = RunDirectory(store.place(run.spec)).metrics
+    metrics = Run(store.place(run.spec)).metrics
     metrics.parent.mkdir()
     rows = [json.dumps({"step": 7 * epoch, "epoch": epoch, "epochs": 10, "loss": 1.0}) + "\n" for epoch in (1, 2, 3)]
     metrics.write_text("".join(rows[:2]) + rows[2][:9])

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from softbias.study.chance import (
+from softbias.stats import (
     bootstrap_interval,
     holm,
     image_bootstrap,

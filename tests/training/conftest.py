@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from softbias.data.dataset import Dataset
-from softbias.training.fit import Result, fit
+from softbias.runs.fit import Result, fit
 
 
 def little_set(n: int = 60, classes: int = 3) -> Dataset:

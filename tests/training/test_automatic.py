@@ -5,8 +5,8 @@ import time
 import pytest
 
 from softbias.models import create_model
-from softbias.training import automatic
-from softbias.training.automatic import CPU_SECONDS, about_pretrained, choose, coarse_patch, hub_reachable, image_size
+from softbias.runs import automatic
+from softbias.runs.automatic import CPU_SECONDS, about_pretrained, choose, coarse_patch, hub_reachable, image_size
 
 COUNTS = (30, 300, 5_000, 50_000, 300_000)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from softbias.training.charts import confusions, curves, draw_confusion, reliability
+from softbias.runs.charts import confusions, curves, draw_confusion, reliability
 
 
 def test_curves_go_through_their_points_and_stay_inside():

@@ -10,7 +10,7 @@ import pytest
 SCRIPT = """
 import sys, torch
 torch.set_num_threads(1)
-from softbias.training.fit import fit
+from softbias.runs.fit import fit
 fit("fashion", "convit_nano", "small", out=sys.argv[1], fraction=4.0, epochs=3, batch_size=32, drop_path=0.0, accumulate=2,
     model_options={"patch_size": 8}, device="cpu")
 """
@@ -19,9 +19,9 @@ HURRIED = """
 import os, sys, time, torch
 torch.set_num_threads(1)
 from softbias.training import loop
-from softbias.training.fit import run_fit
+from softbias.runs.fit import run_fit
 from softbias.training.recipe import RECIPES
-from softbias.training.run import RunSpec
+from softbias.runs.run import RunSpec
 rank = int(os.environ["RANK"])
 loop.seconds_per_step = lambda plan: 0.01 * (1 + 2 * rank)  # a process that rehearses faster than the other
 recipe = RECIPES["quick"].with_overrides({"epochs": 50, "batch_size": 32})

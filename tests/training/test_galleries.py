@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from softbias.training.galleries import labels_worth_checking, least_certain, most_confident_mistakes, picture
+from softbias.runs.galleries import labels_worth_checking, least_certain, most_confident_mistakes, picture
 
 P = np.array([[0.02, 0.98], [0.019, 0.981], [0.001, 0.999], [0.6, 0.4], [0.45, 0.55]], np.float32)
 LABELS = np.zeros(5, np.int64)

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from softbias.data.dataset import Dataset
-from softbias.training.page import write_page
+from softbias.runs.page import write_page
 from softbias.training.scores import score
 
 NAMES = ("cat", "dog", "owl")

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 import softbias
-from softbias.training.predict import Predictor, find_pictures, model_folder
+from softbias.runs.predictor import Predictor, find_pictures, model_folder
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 

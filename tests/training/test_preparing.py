@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from softbias.runs.prepare import accelerate_for, class_weights, mixed_precision, split_up
+from softbias.runs.run import RunSpec
 from softbias.training.devices import find_device
-from softbias.training.preparing import accelerate_for, class_weights, mixed_precision, split_up
 from softbias.training.recipe import Recipe
-from softbias.training.run import RunSpec
 
 
 def test_uneven_classes_get_weights_and_even_ones_none():

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from softbias.training.printed import duration, print_summary, verdict, worst_first
+from softbias.pages.format import duration
+from softbias.runs.printed import print_summary, verdict, worst_first
 
 CLASSES = [
     {"name": "cat", "n": 50, "recall": 0.9, "precision": 0.75, "f1": 0.818},

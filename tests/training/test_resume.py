@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 SCRIPT = """
 import sys, torch
 torch.set_num_threads(1)
-from softbias.training.fit import fit
+from softbias.runs.fit import fit
 from softbias.training import loop
 from softbias.training.loop import StoppedError
 loop.CHECKPOINT_SECONDS, loop.MIDDLE_SECONDS = 0.0, {every}

@@ -10,10 +10,10 @@ import torch
 import yaml
 
 import softbias
-from softbias.training.fit import fit, run_fit
+from softbias.runs.fit import fit, run_fit
+from softbias.runs.run import Run, RunSpec, git_hash
 from softbias.training.loop import DivergedError
 from softbias.training.recipe import Recipe
-from softbias.training.run import RunDirectory, RunSpec, git_hash
 
 
 def test_a_run_leaves_all_its_files_and_a_model_that_loads(train):
@@ -39,7 +39,7 @@ def test_a_second_run_into_the_same_directory_is_refused_and_does_not_keep_it_lo
 
 
 def test_a_run_in_progress_keeps_others_out(tmp_path):
-    first, second = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "run")
+    first, second = Run(tmp_path / "run"), Run(tmp_path / "run")
     spec = RunSpec("fashion", "deit_nano", Recipe())
     first.open(spec, resume=False)
     with pytest.raises(ValueError, match="another process is training"):

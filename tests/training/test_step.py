@@ -7,10 +7,10 @@ import torch
 
 from softbias.data.dataset import Dataset
 from softbias.models import create_model
-from softbias.training import fit as fitting
+from softbias.runs import fit as fitting
+from softbias.runs.prepare import accelerate_for
 from softbias.training import loop
 from softbias.training.batches import Batches, Pixels
-from softbias.training.preparing import accelerate_for
 from softbias.training.recipe import Recipe
 from softbias.training.step import PlainStep
 

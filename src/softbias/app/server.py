@@ -36,8 +36,9 @@ from softbias._version import __version__
 from softbias.app.safety import REPORT_POLICY, Guard
 from softbias.app.shelf import Absent, Shelf
 from softbias.data.decode import BrokenPicture
-from softbias.explaining.explanation import Explanation
-from softbias.explaining.figure import TITLES
+from softbias.errors import SoftbiasError
+from softbias.explanations.explanation import Explanation
+from softbias.explanations.figure import TITLES
 
 MAX_UPLOAD = 16 * 2**20  # bytes
 PAGE = {"app.js": "text/javascript", "maps.js": "text/javascript", "charts.js": "text/javascript", "style.css": "text/css"}
@@ -140,17 +141,17 @@ def whole(request: Request, name: str, *, optional: bool = False) -> Any:
     """A parameter that is a whole number; an optional one may be missing."""
     given = request.query_params.getlist(name)
     if len(given) > 1:
-        raise ValueError(f"{name} was given {len(given)} times")
+        raise SoftbiasError(f"{name} was given {len(given)} times")
     if not given:
         if optional:
             return None
-        raise ValueError(f"{name} is missing")
+        raise SoftbiasError(f"{name} is missing")
     return checked_number(name, given[0])
 
 
 def checked_number(name: str, text: str) -> int:
     if not NUMBER.fullmatch(text):
-        raise ValueError(f"{name} must be a whole number")
+        raise SoftbiasError(f"{name} must be a whole number")
     return int(text)
 
 
@@ -189,8 +190,9 @@ def describe(shelf: Shelf) -> dict[str, Any]:
         "models": [
             {
                 "name": name,
-                "architecture": getattr(shown.opened.subject.model, "name", None) or type(shown.opened.subject.model).__name__,
-                "weights": shown.opened.subject.weights,
+                "architecture": getattr(shown.opened.classifier.model, "name", None)
+                or type(shown.opened.classifier.model).__name__,
+                "weights": shown.opened.classifier.weights,
                 "img_size": shown.opened.img_size,
                 "run": shown.opened.run is not None,
                 "finished": shown.opened.run is None or shown.opened.run.finished,
@@ -253,7 +255,7 @@ def bind(port: int | None) -> socket.socket:
         except OSError as error:
             listener.close()
             reason = error
-    raise ValueError(f"port {port} cannot be had ({reason.strerror}); choose another --port, or none")
+    raise SoftbiasError(f"port {port} cannot be had ({reason.strerror}); choose another --port, or none")
 
 
 def make_server(shelf: Shelf, port: int) -> uvicorn.Server:

@@ -23,11 +23,12 @@ from PIL import Image
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
 from softbias.data.decode import FORMATS, BrokenPicture, load, resized
-from softbias.explaining.explanation import Explanation, explain_pixels
-from softbias.opening import Opened, open_model, unique
+from softbias.errors import SoftbiasError
+from softbias.explanations.explanation import Explanation, explain_pixels
+from softbias.runs.opening import Opened, open_model, unique
+from softbias.runs.page import epoch_rows
+from softbias.runs.run import Run
 from softbias.study.frame import run_folders
-from softbias.training.page import epoch_rows
-from softbias.training.run import RunDirectory
 
 MAX_PIXELS = 40_000_000  # of an upload: larger ones are refused before they are unpacked
 KEPT_SIDE = 1024  # an upload is kept no larger than this
@@ -37,7 +38,7 @@ PICTURE = re.compile(r"([du])(0|[1-9]\d{0,8})")
 Pixels = NDArray[np.uint8]
 
 
-class Absent(ValueError):  # noqa: N818  it says what it is
+class Absent(SoftbiasError):  # noqa: N818  it says what it is
     """Something that was asked for is not here."""
 
 
@@ -103,18 +104,18 @@ def unfolded(source: str | Path) -> list[str | Path]:
     """The finished runs of a study's folder; anything else is itself."""
     if not (Path(source) / "study.yaml").is_file():
         return [source]
-    found: list[str | Path] = [folder for folder in run_folders(Path(source)) if RunDirectory(folder).finished]
+    found: list[str | Path] = [folder for folder in run_folders(Path(source)) if Run(folder).finished]
     if not found:
-        raise ValueError(f"the study {source} has no finished run yet; softbias study {source} continues it")
+        raise SoftbiasError(f"the study {source} has no finished run yet; softbias study {source} continues it")
     return found
 
 
 class Shelf:
     def __init__(self, sources: Sequence[str | Path], data: str | None = None, *, device: str = "cpu") -> None:
         if not sources:
-            raise ValueError("which models? softbias app RUNS_OR_MODELS…")
+            raise SoftbiasError("which models? softbias app RUNS_OR_MODELS…")
         self.models = [take(each, device) for source in sources for each in unfolded(source)]
-        self.names = unique([shown.opened.subject.name for shown in self.models])
+        self.names = unique([shown.opened.classifier.name for shown in self.models])
         self.data = self.find_data(data)
         indices = self.data.splits.get("test")
         chosen = indices if indices is not None and len(indices) else np.arange(len(self.data))
@@ -143,7 +144,7 @@ class Shelf:
     def picture(self, name: str) -> Pixels:
         match = PICTURE.fullmatch(name)
         if match is None:
-            raise ValueError("a picture is named d and a number, or u and a number")
+            raise SoftbiasError("a picture is named d and a number, or u and a number")
         number = int(match[2])
         if match[1] == "d":
             if number >= len(self.order):

@@ -15,7 +15,7 @@ from softbias.attention.gated import Gated
 from softbias.attention.masked import Masked
 from softbias.attention.positional import Positional
 from softbias.attention.window import Window
-from softbias.errors import unknown_name
+from softbias.errors import SoftbiasError, unknown_name
 
 __all__ = [
     "ATTENTION",
@@ -47,9 +47,9 @@ ENTRY_POINTS = "softbias.attention"
 def register_attention(name: str, mechanism: type[Attention]) -> type[Attention]:
     """Make a mechanism from outside the package usable by name in every spec and command."""
     if not (isinstance(mechanism, type) and issubclass(mechanism, Attention)):
-        raise ValueError(f"a mechanism must be a subclass of softbias.attention.Attention, but got {mechanism!r}")
+        raise SoftbiasError(f"a mechanism must be a subclass of softbias.attention.Attention, but got {mechanism!r}")
     if ATTENTION.get(name, mechanism) is not mechanism:
-        raise ValueError(f"the name {name!r} is taken by {ATTENTION[name].__module__}.{ATTENTION[name].__qualname__}")
+        raise SoftbiasError(f"the name {name!r} is taken by {ATTENTION[name].__module__}.{ATTENTION[name].__qualname__}")
     ATTENTION[name] = mechanism
     return mechanism
 

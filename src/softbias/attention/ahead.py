@@ -8,7 +8,7 @@ from torch import nn
 from softbias.attention.full import Full
 from softbias.attention.gated import Gated
 from softbias.attention.masked import Masked
-from softbias.kernels.launching import asking
+from softbias.kernels.launching import capture_launches
 
 KINDS = (Full, Gated, Masked)  # which have kernels; a subclass may do anything when it is called, and is left alone
 
@@ -28,5 +28,5 @@ def compile_ahead(model: nn.Module, images: int) -> None:
         kind = type(layer), layer.grid, layer.width, layer.heads
         if device.type == "cuda" and kind not in seen:
             seen.add(kind)
-            with asking(), torch.enable_grad():
+            with capture_launches(), torch.enable_grad():
                 layer(torch.zeros(images, len(layer.grid), layer.width, device=device))

@@ -11,10 +11,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 
 
-class NoAttentionMapError(ValueError):
+class NoAttentionMapError(SoftbiasError):
     """Asked for the attention map of something that has none."""
 
 
@@ -39,9 +40,9 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int, grid: Grid, *, qkv_bias: bool = True, reads: str = "qkv") -> None:
         super().__init__()
         if heads < 1 or width < 1 or width % heads:
-            raise ValueError(f"width must be a multiple of heads, but width={width} and heads={heads}")
+            raise SoftbiasError(f"width must be a multiple of heads, but width={width} and heads={heads}")
         if not isinstance(grid, Grid):
-            raise ValueError(f"grid must be a softbias.grid.Grid, but got {grid!r}")
+            raise SoftbiasError(f"grid must be a softbias.grid.Grid, but got {grid!r}")
         self.width, self.heads, self.grid = width, heads, grid
         self.scale = (width // heads) ** -0.5
         self.reads = reads
@@ -97,7 +98,7 @@ class Attention(nn.Module):
 
     def check_input(self, x: Tensor) -> None:
         if x.ndim != 3 or x.shape[1] != len(self.grid) or x.shape[2] != self.width:
-            raise ValueError(
+            raise SoftbiasError(
                 f"{type(self).__name__} for {self.grid} takes tokens of shape (batch, {len(self.grid)}, {self.width}), "
                 f"but got {tuple(x.shape)}"
             )
@@ -135,9 +136,9 @@ def copy_projection(target: Tensor, name: str, given: dict[str, Tensor]) -> None
     elif name.endswith(".bias"):
         target.zero_()  # a projection without bias is one whose bias is zero
     else:
-        raise ValueError(f"there is no weight {name!r} to take over, only {', '.join(sorted(given))}")
+        raise SoftbiasError(f"there is no weight {name!r} to take over, only {', '.join(sorted(given))}")
 
 
 def refuse_prefix(grid: Grid, mechanism: str, advice: str) -> None:
     if grid.prefix:
-        raise ValueError(f"{mechanism} has no place for {grid.prefix} prefix token(s); {advice}")
+        raise SoftbiasError(f"{mechanism} has no place for {grid.prefix} prefix token(s); {advice}")

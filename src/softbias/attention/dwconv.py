@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, relu
 
 from softbias.attention.base import Attention, NoAttentionMapError, refuse_prefix
+from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 
 
@@ -38,9 +39,9 @@ class DepthwiseConv(Attention):
         super().__init__(width, heads, grid, qkv_bias=qkv_bias, reads="v")
         refuse_prefix(grid, "a depth-wise convolution", "let them join at a later block, or pool by average")
         if kernel_size < 1 or kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size must be odd, but kernel_size={kernel_size}")
+            raise SoftbiasError(f"kernel_size must be odd, but kernel_size={kernel_size}")
         if reduction < 1:
-            raise ValueError(f"reduction must be at least 1, but reduction={reduction}")
+            raise SoftbiasError(f"reduction must be at least 1, but reduction={reduction}")
         self.kernel_size, self.dynamic = kernel_size, dynamic
         taps = kernel_size * kernel_size
         if dynamic:

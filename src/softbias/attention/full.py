@@ -5,7 +5,7 @@
 Every token looks at every token by content alone: no bias, the baseline of all the others.
 
 PyTorch's kernels compute it without the map. Among few tokens, such as the 65 of a picture of 32 px in patches of 4, ours are
-faster (`softbias.kernels.few`).
+faster (`softbias.kernels.short_seq`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from softbias.attention.base import Attention
 from softbias.attention.fused import dot_product_attention
-from softbias.kernels.few import few_attention, fits
+from softbias.kernels.short_seq import few_attention, fits
 
 
 class Full(Attention):

@@ -12,7 +12,7 @@ image, as a product of a map over rows and one over columns. The last row normal
 On a GPU in half precision the positional term and the gate are one fused kernel (`softbias.kernels.gated`) after PyTorch's own
 attention: it applies the positional map to the values of all images, mixes in the content and writes the result once, as the
 projection reads it. For backward it keeps the positional map, one per head, and else only what the attention keeps already.
-Among few tokens, such as the 64 of a picture of 32 px, all of it is one kernel (`softbias.kernels.gated_few`).
+Among few tokens, such as the 64 of a picture of 32 px, all of it is one kernel (`softbias.kernels.gated_short_seq`).
 
 A prefix token has no place, so ConViT lets it join after the last gated block, and we refuse one by default. With
 `prefix="content"` (our own extension, for converting a ViT that has a class token) its row is pure content and the patches'
@@ -29,10 +29,11 @@ from torch.nn.functional import pad
 
 from softbias.attention.base import Attention, refuse_prefix
 from softbias.attention.fused import dot_product_attention
-from softbias.attention.positional import Place
+from softbias.attention.positional import PositionBias
+from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 from softbias.kernels import gated as fused
-from softbias.kernels import gated_few
+from softbias.kernels import gated_short_seq as gated_few
 
 
 class Gated(Attention):
@@ -50,10 +51,10 @@ class Gated(Attention):
     ) -> None:
         super().__init__(width, heads, grid, qkv_bias=qkv_bias)
         if prefix not in ("refuse", "content"):
-            raise ValueError(f'prefix must be "refuse" or "content", but prefix={prefix!r}')
+            raise SoftbiasError(f'prefix must be "refuse" or "content", but prefix={prefix!r}')
         if prefix == "refuse":
             refuse_prefix(grid, "gated attention", 'let them join at a later block, or ask for prefix="content"')
-        self.place = Place(heads, grid.with_prefix(0), strength, centers, bias=True)
+        self.place = PositionBias(heads, grid.with_prefix(0), strength, centers, bias=True)
         self.gate = nn.Parameter(torch.full((heads,), float(gate)))
         self.init_weights()
 

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from softbias.attention.base import Attention
 from softbias.attention.fused import dot_product_attention
-from softbias.attention.rolling import FITS, ROLLS, fitted_factors, kernel_map, unroll
+from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 from softbias.kernels.masked import fits, masked_attention
+from softbias.kernels.rolling import FITS, ROLLS, fitted_factors, kernel_map, unroll
 
 RANK = 9  # of a mask, when nobody said another
 SMALLEST = 1e-4  # of M⁺
@@ -50,9 +51,9 @@ class Masked(Attention):
             ("roll", roll, ROLLS),
         ):
             if value not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, but {name}={value!r}")
+                raise SoftbiasError(f"{name} must be one of {', '.join(choices)}, but {name}={value!r}")
         if not 1 <= rank <= len(grid):
-            raise ValueError(f"rank must lie between 1 and the number of tokens, {len(grid)}, but rank={rank}")
+            raise SoftbiasError(f"rank must lie between 1 and the number of tokens, {len(grid)}, but rank={rank}")
         kernel_map(Grid(1, 1), kernel)  # refuse an unknown kernel here, also where nothing is fitted (on "meta")
         self.norm, self.rank, self.kernel, self.fit, self.roll = norm, rank, kernel, fit, roll
         self.rows_sum_to_one = norm == "softmax"

@@ -25,10 +25,11 @@ from torch.nn.functional import pad
 
 from softbias.attention.base import Attention, refuse_prefix
 from softbias.attention.fused import dot_product_attention
+from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 
 
-class Place(nn.Module):
+class PositionBias(nn.Module):
     """v · r(δ) for every head: learned weights on (δ_column, δ_row, ‖δ‖²).
 
     The optional bias is one constant per head, which every softmax over places ignores; ConViT's checkpoints carry it.
@@ -100,7 +101,7 @@ def kernel_centers(heads: int, *, rectangular: bool = False) -> Tensor:
     rows = max(side for side in range(1, math.isqrt(heads) + 1) if heads % side == 0)
     columns = heads // rows
     if rows != columns and not rectangular:
-        raise ValueError(
+        raise SoftbiasError(
             f"heads must be a square number (1, 4, 9, 16, …) so that they tile a kernel, but heads={heads}; "
             f'ask for centers="rectangular" to lay them out as {rows} × {columns}'
         )
@@ -118,11 +119,11 @@ def place_weights(centers: Tensor, strength: float) -> Tensor:
 def resolve_centers(heads: int, centers: str | Sequence[Sequence[float]]) -> Tensor:
     if isinstance(centers, str):
         if centers not in ("square", "rectangular"):
-            raise ValueError(f'centers must be "square", "rectangular" or (row, column) pairs, but centers={centers!r}')
+            raise SoftbiasError(f'centers must be "square", "rectangular" or (row, column) pairs, but centers={centers!r}')
         return kernel_centers(heads, rectangular=centers == "rectangular")
     given = torch.as_tensor(centers, dtype=torch.get_default_dtype())
     if given.shape != (heads, 2):
-        raise ValueError(f"centers must be one (row, column) per head, {heads} pairs, but got shape {tuple(given.shape)}")
+        raise SoftbiasError(f"centers must be one (row, column) per head, {heads} pairs, but got shape {tuple(given.shape)}")
     return given
 
 
@@ -142,7 +143,7 @@ class Positional(Attention):
         if not content:
             refuse_prefix(grid, "positional attention without content", "let them join at a later block")
         self.content = content
-        self.place = Place(heads, grid, strength, centers)
+        self.place = PositionBias(heads, grid, strength, centers)
 
     def place_scores(self) -> Tensor:
         """v · r(δ), zero where a prefix token takes part.  # (H, N, N)"""

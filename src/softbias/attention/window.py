@@ -23,6 +23,7 @@ from torch.nn.functional import pad
 
 from softbias.attention.base import Attention
 from softbias.attention.fused import dot_product_attention
+from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 
 MODES = ("block", "shifted", "sliding")
@@ -85,11 +86,11 @@ class Window(Attention):
     ) -> None:
         super().__init__(width, heads, grid, qkv_bias=qkv_bias)
         if mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}, but mode={mode!r}")
+            raise SoftbiasError(f"mode must be one of {', '.join(MODES)}, but mode={mode!r}")
         if window < 1:
-            raise ValueError(f"window must be at least 1, but window={window}")
+            raise SoftbiasError(f"window must be at least 1, but window={window}")
         if mode == "sliding" and window % 2 == 0:
-            raise ValueError(f"a sliding window has the query in its middle, so window must be odd, but window={window}")
+            raise SoftbiasError(f"a sliding window has the query in its middle, so window must be odd, but window={window}")
         self.window, self.mode = window, mode
         self.rows = Axis.of(grid.height, window, mode)
         self.columns = Axis.of(grid.width, window, mode)

@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from softbias.bench.timing import Timing, interleaved, ratio
 from softbias.models import create_model
 from softbias.regularizers import Regularized, attached, parse_requests
-from softbias.training.run import environment
+from softbias.runs.run import environment
 
 STEPS = 10  # of a candidate in a round
 MODES = ("eager", "compiled", "recorded", "compiled, recorded")

@@ -14,10 +14,10 @@ from softbias.bench.rows import Row
 PROGRAM = """
 import json, time
 started = time.time()
-import softbias.training.fit as fit
+import softbias.runs.fit as fit
 import torch._dynamo  # which every optimizer imports when it is made
 from softbias.training.recipe import RECIPES
-from softbias.training.run import RunSpec
+from softbias.runs.run import RunSpec
 from softbias.training.display import Quiet
 imported = time.time()
 class Stop(Exception): pass

@@ -14,12 +14,12 @@ from softbias.bench.rows import Row
 from softbias.bench.timing import Timing, interleaved, ratio
 from softbias.data.dataset import Dataset
 from softbias.models import create_model
+from softbias.runs.prepare import accelerate_for
 from softbias.training.batches import Batch, Batches, Pixels
-from softbias.training.optim import Average, build_optimizer
-from softbias.training.preparing import accelerate_for
+from softbias.training.optim import ModelEma, build_optimizer
 from softbias.training.recipe import RECIPES, Recipe
 from softbias.training.schedule import learning_rate
-from softbias.training.step import PlainStep, RecordedStep, can_be_recorded
+from softbias.training.step import CudaGraphStep, PlainStep, can_be_recorded
 
 CLASSES = 10
 
@@ -51,7 +51,7 @@ class Worker:
     model: torch.nn.Module
     take: PlainStep
     batches: Batches
-    average: Average | None
+    average: ModelEma | None
     burst: int
     step: int = 0
 
@@ -90,8 +90,8 @@ def worker(
     recorded = recorded and can_be_recorded(accelerator, batches)
     optimizer = build_optimizer(network, recipe, recorded=accelerator.device.type == "cuda")
     run: Any = torch.compile(network) if recipe.compile == "on" else network
-    take = (RecordedStep if recorded else PlainStep)(accelerator, run, optimizer, batches, None)
-    average = Average(network, recipe.ema) if recipe.ema else None
+    take = (CudaGraphStep if recorded else PlainStep)(accelerator, run, optimizer, batches, None)
+    average = ModelEma(network, recipe.ema) if recipe.ema else None
     return Worker(network, take, batches, average, burst)
 
 

@@ -11,7 +11,7 @@ import torch
 from softbias.bench import window
 from softbias.bench.rows import Row
 from softbias.bench.throughput import Builder, Setting, side_by_side
-from softbias.errors import unknown_name
+from softbias.errors import SoftbiasError, unknown_name
 from softbias.models import create_model
 from softbias.models.presets import preset_spec
 from softbias.models.spec import ModelSpec
@@ -155,7 +155,7 @@ def loops(options: Options) -> Iterator[Row]:
     from softbias.bench.loops import beside_timm
 
     if not options.on_gpu:
-        raise ValueError("the suite loops compares whole training loops on a GPU; there is none here")
+        raise SoftbiasError("the suite loops compares whole training loops on a GPU; there is none here")
     workers = max(1, (os.cpu_count() or 2) - 2)
     yield from beside_timm(32, 4, options.batch or 512, options.rounds, options.device, pictures=50_000, workers=workers)
     forget()

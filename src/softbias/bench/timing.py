@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from softbias.errors import SoftbiasError
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -58,7 +60,7 @@ def interleaved(
     milliseconds needs that on a GPU, which else waits for its host at the beginning of every turn, as it never does in use.
     """
     if rounds < 2:
-        raise ValueError(f"rounds must be at least 2, for their spread, but rounds={rounds}")
+        raise SoftbiasError(f"rounds must be at least 2, for their spread, but rounds={rounds}")
     names = list(candidates)
     calls = {}
     for name in names:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from softbias._version import __version__
-from softbias.errors import unknown_name
+from softbias.errors import SoftbiasError, unknown_name
 
 COMMANDS = {
     "fit": "train a classifier on your pictures",
@@ -117,7 +117,7 @@ def dispatch(arguments: list[str]) -> int:
             return 0
         name, rest = f"{name} {rest[0]}", rest[1:]
     if name in ELSEWHERE:
-        raise ValueError(f"there is no command {name!r}; what it does elsewhere is softbias {ELSEWHERE[name]} here")
+        raise SoftbiasError(f"there is no command {name!r}; what it does elsewhere is softbias {ELSEWHERE[name]} here")
     if name not in COMMANDS:
         raise unknown_name("command", name, COMMANDS)
     from softbias.cli.parsing import Given, own_options, parse, split_recipe
@@ -136,7 +136,7 @@ def complete_shell(arguments: list[str]) -> int:
     """tyro writes the script, from all commands with all of their options."""
     wanted = 3 if arguments[0] == COMPLETION[0] else 2
     if len(arguments) != wanted or arguments[1] not in SHELLS:
-        raise ValueError(f"{arguments[0]} takes one of {', '.join(SHELLS)}{' and a file' if wanted == 3 else ''}")
+        raise SoftbiasError(f"{arguments[0]} takes one of {', '.join(SHELLS)}{' and a file' if wanted == 3 else ''}")
     from softbias.cli.completion import write_completion
 
     write_completion(arguments)

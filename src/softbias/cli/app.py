@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from softbias.cli.parsing import flag, switch
+from softbias.errors import SoftbiasError
 
 
 def app(
@@ -33,9 +34,9 @@ def app(
         device: Where to compute.
     """
     if not sources:
-        raise ValueError("which models? softbias app RUNS_OR_MODELS…, for instance softbias app runs/*")
+        raise SoftbiasError("which models? softbias app RUNS_OR_MODELS…, for instance softbias app runs/*")
     if port is not None and not 0 <= port < 65536:
-        raise ValueError(f"--port takes a number from 0 (any free one) to 65535, but got {port}")
+        raise SoftbiasError(f"--port takes a number from 0 (any free one) to 65535, but got {port}")
     from softbias.app.server import serve
     from softbias.app.shelf import Shelf
     from softbias.training.devices import find_device

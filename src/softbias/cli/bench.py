@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from softbias.cli.parsing import flag
+from softbias.errors import SoftbiasError
 
 COMPILED: dict[str, tuple[str | None, ...]] = {  # torch.compile's modes
     "off": (None,),
@@ -52,17 +53,17 @@ def bench(
     from softbias.bench.rows import print_rows
     from softbias.bench.suites import SUITES, Options
     from softbias.errors import unknown_name
-    from softbias.training.run import environment
+    from softbias.runs.run import environment
 
     if rounds < 2:
-        raise ValueError(f"rounds must be at least 2, but rounds={rounds}")
+        raise SoftbiasError(f"rounds must be at least 2, but rounds={rounds}")
     chosen = suite.split(",")
     for name in chosen:
         if name not in SUITES:
             raise unknown_name("suite", name, SUITES)
     place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     if compile == "graphs" and place.type != "cuda":
-        raise ValueError("--compile graphs replays CUDA graphs, and there is no GPU here; --compile on compiles only")
+        raise SoftbiasError("--compile graphs replays CUDA graphs, and there is no GPU here; --compile on compiles only")
     options = Options(
         place,
         rounds,

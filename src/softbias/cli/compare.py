@@ -8,6 +8,7 @@ from tyro.conf import Fixed, Suppress, arg
 
 from softbias.cli.parsing import Given, changed
 from softbias.cli.study_options import CompareOptions, run
+from softbias.errors import SoftbiasError
 
 
 def compare(options: Annotated[CompareOptions, arg(name="")], *, given: Annotated[Given, Fixed, Suppress] = Given()) -> int:  # noqa: B008
@@ -21,9 +22,11 @@ def compare(options: Annotated[CompareOptions, arg(name="")], *, given: Annotate
       softbias compare cifar10 --models 'deit_tiny,deit_tiny@regularize=distance:layer=2,weight=0.01' --jobs 2
     """
     if not options.data:
-        raise ValueError("which pictures? softbias compare DATA --models A,B, with a folder, a CSV file, arrays or a named set")
+        raise SoftbiasError(
+            "which pictures? softbias compare DATA --models A,B, with a folder, a CSV file, arrays or a named set"
+        )
     if not options.models:
-        raise ValueError("which models? softbias compare DATA --models deit_nano,convit_nano; softbias models lists them")
+        raise SoftbiasError("which models? softbias compare DATA --models deit_nano,convit_nano; softbias models lists them")
     from softbias.study.arms import arms_from
     from softbias.study.compare import base_recipe, study_for
     from softbias.study.spec import parse_numbers, parse_seeds

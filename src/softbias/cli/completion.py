@@ -11,7 +11,7 @@ from tyro.extras import subcommand_cli_from_dict
 
 from softbias.cli import COMMANDS, TRAINING, find
 from softbias.cli.parsing import CONFIG, own_options
-from softbias.data.augmentation import Augmentation
+from softbias.data.augment.settings import Augmentation
 from softbias.training.recipe import Recipe
 
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from softbias.cli.parsing import flag
+from softbias.errors import SoftbiasError
 
 if TYPE_CHECKING:
     from softbias.data.dataset import Dataset
-    from softbias.training.predict import Predictor
-    from softbias.training.run import RunDirectory, RunSpec
+    from softbias.runs.predictor import Predictor
+    from softbias.runs.run import Run, RunSpec
 
 
 def evaluate(
@@ -37,21 +38,21 @@ def evaluate(
         device: Where to compute.
         json: Print JSON.
     """
+    from softbias.runs.predictor import Predictor
+    from softbias.runs.run import Run
     from softbias.training.devices import find_device
-    from softbias.training.predict import Predictor
-    from softbias.training.run import RunDirectory
     from softbias.training.scores import score
 
-    directory = RunDirectory(run)
+    directory = Run(run)
     if data is None and not directory.config.is_file():
-        raise ValueError(f"{run} is not a run that knows its pictures; name some with --data")
+        raise SoftbiasError(f"{run} is not a run that knows its pictures; name some with --data")
     predictor = Predictor(run, device=find_device(device))
     spec = directory.spec() if directory.config.is_file() else None
     rotation = spec is not None and spec.recipe.objective == "rotation"
     asked = {"data_dir": None if data_dir is None else str(data_dir), "skip_broken": skip_broken or None}
     pictures, name, indices = choose_pictures(predictor, spec, data, split, asked, rotation)
     if not len(indices):
-        raise ValueError(f"{pictures.name} has no pictures in {name}")
+        raise SoftbiasError(f"{pictures.name} has no pictures in {name}")
     learned = 0 if data is None else learned_from(directory, pictures, indices)
     seen = [f"{learned:,} of these {len(indices):,} pictures were learned from: what follows is no test"] if learned else []
     probabilities, labels = predictions(predictor, pictures, indices, rotation)
@@ -76,7 +77,7 @@ def notes_on(pictures: Dataset, split: str) -> list[str]:
     return [note for note in pictures.notes if split != "all" or note not in pictures.split_notes]
 
 
-def learned_from(directory: RunDirectory, data: Dataset, indices: Any) -> int:
+def learned_from(directory: Run, data: Dataset, indices: Any) -> int:
     """How many of the pictures, known by their files, were in the run's training split."""
     kept = directory.path / "split.csv"
     if data.files is None or not kept.is_file():
@@ -97,13 +98,13 @@ def choose_pictures(
 
     from softbias.data import load_dataset
     from softbias.data.named import DATASETS
-    from softbias.training.preparing import split_up
+    from softbias.runs.prepare import split_up
 
     options = {key: value for key, value in asked.items() if value is not None}
     if data is None:
         assert spec is not None
         if not Path(spec.data).exists() and spec.data not in DATASETS:
-            raise ValueError(
+            raise SoftbiasError(
                 f"the run's pictures, {spec.data!r}, are not in {Path.cwd()}: go to the folder it was trained in, "
                 "or name them with --data"
             )
@@ -117,7 +118,7 @@ def choose_pictures(
     indices = np.arange(len(found)) if name == "all" else chosen.get(name)
     if indices is None:
         has = ", ".join(part for part in chosen if chosen[part] is not None)
-        raise ValueError(f"{found.name} has no split {name!r}; it has {has}")
+        raise SoftbiasError(f"{found.name} has no split {name!r}; it has {has}")
     return found if rotation else with_labels_of(predictor, found), name, indices
 
 
@@ -128,7 +129,7 @@ def with_labels_of(predictor: Predictor, data: Dataset) -> Dataset:
     known = {name: number for number, name in enumerate(predictor.class_names)}
     strange = [name for name in data.class_names if name not in known]
     if strange:
-        raise ValueError(
+        raise SoftbiasError(
             f"{data.name} has classes that the model does not know: {', '.join(strange[:5])}; "
             f"it knows {', '.join(predictor.class_names[:20])}"
         )
@@ -141,7 +142,7 @@ def predictions(predictor: Predictor, data: Dataset, indices: Any, rotation: boo
     import numpy as np
     import torch
 
-    from softbias.data.augment import rotate_quarter
+    from softbias.data.augment.apply import rotate_quarter
     from softbias.training.batches import Pixels
     from softbias.training.evaluate import predict_probabilities
 
@@ -160,7 +161,7 @@ def predictions(predictor: Predictor, data: Dataset, indices: Any, rotation: boo
 def show(scores: dict[str, Any], title: str, rotation: bool) -> None:
     from rich.console import Console
 
-    from softbias.training.printed import print_classes, score_rows
+    from softbias.runs.printed import print_classes, score_rows
 
     console = Console(highlight=False)
     console.print(title, markup=False, soft_wrap=True)

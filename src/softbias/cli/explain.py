@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from softbias.cli.parsing import flag, switch
+from softbias.errors import SoftbiasError
 
 
 def explain(
@@ -45,13 +46,13 @@ def explain(
         device: Where to compute.
     """
     if not images:
-        raise ValueError("which pictures? softbias explain MODEL IMAGE…")
+        raise SoftbiasError("which pictures? softbias explain MODEL IMAGE…")
     place = parse_query(query)
     from softbias.data.decode import BrokenPicture
-    from softbias.explaining.explanation import explain as explain_one
-    from softbias.opening import open_model
+    from softbias.explanations.explanation import explain as explain_one
+    from softbias.runs.opening import open_model
+    from softbias.runs.predictor import find_pictures
     from softbias.training.devices import find_device
-    from softbias.training.predict import find_pictures
 
     opened = open_model(model, device=find_device(device))
     chosen = methods.split(",") if methods else None
@@ -100,5 +101,5 @@ def parse_query(text: str | None) -> tuple[int, int] | None:
         return None
     parts = text.replace(" ", "").split(",")
     if len(parts) != 2 or not all(part.isdigit() for part in parts):
-        raise ValueError(f"--query takes ROW,COLUMN, as in --query 2,3, but got {text!r}")
+        raise SoftbiasError(f"--query takes ROW,COLUMN, as in --query 2,3, but got {text!r}")
     return int(parts[0]), int(parts[1])

@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from softbias.cli.parsing import flag
+from softbias.errors import SoftbiasError
 
 
 def export(
@@ -17,14 +18,14 @@ def export(
     out: Annotated[Path | None, flag("FILE", "The same.")] = None,
 ) -> None:
     """Write a run's model, or a saved one, as ONNX: images (batch, 3, height, width), normalized, to logits."""
-    from softbias.exporting import export as write
-    from softbias.training.predict import Predictor
+    from softbias.models.export import export as write
+    from softbias.runs.predictor import Predictor
 
     if file is not None and out is not None:
-        raise ValueError(f"which file? {file} or --out {out}")
+        raise SoftbiasError(f"which file? {file} or --out {out}")
     out = file or out or Path("model.onnx")
     if out.suffix != ".onnx":  # before the model is read
-        raise ValueError(f"an ONNX file is named *.onnx, but got {out}")
+        raise SoftbiasError(f"an ONNX file is named *.onnx, but got {out}")
     predictor = Predictor(model, device="cpu")
     write(predictor.model, out, img_size=predictor.img_size)
     shape = f"images (batch, 3, {predictor.img_size[0]}, {predictor.img_size[1]})"

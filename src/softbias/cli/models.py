@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import tyro
 
+from softbias.errors import SoftbiasError
+
 
 def models(
     pattern: Annotated[str, tyro.conf.Positional] = "*",
@@ -29,7 +31,7 @@ def models(
 
     names = list_models(pattern)
     if not names:
-        raise ValueError(f"no model is named {pattern!r}; softbias models lists them all")
+        raise SoftbiasError(f"no model is named {pattern!r}; softbias models lists them all")
     rows: list[dict[str, Any]] = []
     for name in names:
         spec = preset_spec(name, num_classes=num_classes, img_size=img_size)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction
 
 from softbias.cli.parsing import flag, switch
+from softbias.errors import SoftbiasError
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def model_options(given: tuple[str, ...]) -> dict[str, Any]:
     for pair in given:
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise ValueError(f"--model-option takes NAME=VALUE, such as patch_size=8, but got {pair!r}")
+            raise SoftbiasError(f"--model-option takes NAME=VALUE, such as patch_size=8, but got {pair!r}")
         words = {"true": True, "false": False, "none": None}
         try:
             found[name.replace("-", "_")] = words[text.lower()] if text.lower() in words else ast.literal_eval(text)

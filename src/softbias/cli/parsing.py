@@ -19,7 +19,8 @@ from typing import Any, get_type_hints
 import tyro
 
 from softbias.cli import TRAINING
-from softbias.data.augmentation import Augmentation
+from softbias.data.augment.settings import Augmentation
+from softbias.errors import SoftbiasError
 from softbias.training.recipe import Recipe
 
 CONFIG = (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
@@ -69,7 +70,7 @@ def quoting_tyro(prog: str) -> Any:
             yield
     except SystemExit as end:
         if end.code:
-            raise ValueError(one_line(printed.getvalue(), prog)) from None
+            raise SoftbiasError(one_line(printed.getvalue(), prog)) from None
         raise
 
 
@@ -172,7 +173,7 @@ def find_field(name: str) -> tuple[str, int]:
         return f"augmentation.{bare}", 2 if isinstance(inner[bare].default, tuple) else 1
     nearest = difflib.get_close_matches(bare, [*outer, *inner], n=1, cutoff=0.5)
     hint = f"did you mean --{nearest[0].replace('_', '-')}? " if nearest else ""
-    raise ValueError(f"a recipe has no field {name!r}; {hint}softbias recipes small shows them all")
+    raise SoftbiasError(f"a recipe has no field {name!r}; {hint}softbias recipes small shows them all")
 
 
 def in_short(text: str) -> str:
@@ -195,4 +196,4 @@ def changed(recipe: Recipe, changes: Sequence[str], prog: str) -> Recipe:
         with quoting_tyro(prog):
             return tyro.cli(settings, args=list(changes), prog=prog, config=(tyro.conf.FlagCreatePairsOff,))
     except ValueError as error:
-        raise ValueError(in_short(str(error))) from None
+        raise SoftbiasError(in_short(str(error))) from None

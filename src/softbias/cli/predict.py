@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from softbias.cli.parsing import flag
+from softbias.errors import SoftbiasError
 
 if TYPE_CHECKING:
-    from softbias.training.predict import Prediction
+    from softbias.runs.predictor import Prediction
 
 
 def predict(
@@ -39,11 +40,11 @@ def predict(
         device: Where to compute.
     """
     if out is not None and out.suffix.lower() not in (".csv", ".json"):
-        raise ValueError(f"--out takes a file named *.csv or *.json, but got {out}")
+        raise SoftbiasError(f"--out takes a file named *.csv or *.json, but got {out}")
     if not files:
-        raise ValueError("which pictures? softbias predict MODEL FILES_OR_FOLDERS…")
+        raise SoftbiasError("which pictures? softbias predict MODEL FILES_OR_FOLDERS…")
+    from softbias.runs.predictor import Predictor, find_pictures
     from softbias.training.devices import find_device
-    from softbias.training.predict import Predictor, find_pictures
 
     predictor = Predictor(model, device=find_device(device))
     chosen = find_pictures(files)

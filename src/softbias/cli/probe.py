@@ -12,6 +12,7 @@ import tyro
 
 from softbias.cli.options import model_options
 from softbias.cli.parsing import flag
+from softbias.errors import SoftbiasError
 
 if TYPE_CHECKING:
     from softbias.data.dataset import Dataset
@@ -76,17 +77,17 @@ def probe(
     from softbias.probes import PROBES, find_probe
 
     if not models:
-        raise ValueError("which models? softbias probe MODEL_OR_RUN… --probes locality,gates")
+        raise SoftbiasError("which models? softbias probe MODEL_OR_RUN… --probes locality,gates")
     every = [name for name in PROBES if name not in ("profile", "illustrations")]  # these measure nothing new
     names = every if probes == "all" else [name.strip() for name in probes.split(",") if name.strip()]
     chosen = {name: find_probe(name) for name in names}
     asked = probe_options(option, chosen, n, seed, split, backgrounds)
-    from softbias.opening import is_built
     from softbias.probes.pairing import Sets, pair
+    from softbias.runs.opening import is_built
     from softbias.training.devices import find_device
 
     if model_option and not any(map(is_built, models)):
-        raise ValueError(f"--model-option is for models that are built here, but {', '.join(models)} is read from files")
+        raise SoftbiasError(f"--model-option is for models that are built here, but {', '.join(models)} is read from files")
     sets, built = Sets(None if data_dir is None else str(data_dir)), model_options(model_option)
     found = with_distinct_names([pair(name, data, sets, device=find_device(device), options=built) for name in models])
     rows = measure_all(found, chosen, asked, checkpoints, out / "probes", quiet=json)
@@ -98,9 +99,9 @@ def probe(
 
 def with_distinct_names(found: list[Pair]) -> list[Pair]:
     """Two models of the same name are told apart by a number."""
-    from softbias.opening import unique
+    from softbias.runs.opening import unique
 
-    return [one.called(name) for one, name in zip(found, unique([one.subject.name for one in found]), strict=True)]
+    return [one.called(name) for one, name in zip(found, unique([one.classifier.name for one in found]), strict=True)]
 
 
 def probe_options(
@@ -113,13 +114,13 @@ def probe_options(
     for text in given:
         place, dot, rest = text.partition(".")
         if not dot or place not in chosen:
-            raise ValueError(
+            raise SoftbiasError(
                 f"--option takes PROBE.NAME=VALUE with a probe of --probes ({', '.join(chosen)}), but got {text!r}"
             )
         for name, value in model_options((rest,)).items():
             known = [*inspect.signature(chosen[place].measure).parameters][2:]
             if name not in known:
-                raise ValueError(f"the probe {place} has no option {name!r}; it has {', '.join(known)}")
+                raise SoftbiasError(f"the probe {place} has no option {name!r}; it has {', '.join(known)}")
             own[place][name] = tuple(value) if isinstance(value, list) else value
     everything = {"seed": seed, "split": split, "n": n, "backgrounds": backgrounds}
     for name, one in chosen.items():
@@ -135,11 +136,11 @@ def measure_all(
     """Every probe of every model; a probe that has nothing to say about a model says why and is passed over."""
     from rich.console import Console
 
+    from softbias.pages.format import duration
     from softbias.probes.pairing import through_training
     from softbias.probes.profile_page import print_profile
     from softbias.probes.timing import expected_seconds, in_words
     from softbias.probes.writing import print_table, write_rows
-    from softbias.training.printed import duration
 
     console = Console(highlight=False)
     tell = Console(highlight=False, stderr=True) if quiet else console
@@ -147,22 +148,22 @@ def measure_all(
     passed: list[str] = []
     for name, one in chosen.items():
         for named in found:
-            subjects = list(through_training(named.opened)) if checkpoints else [named.subject]
+            classifiers = list(through_training(named.opened)) if checkpoints else [named.classifier]
             options = asked[name]
             if one.passes:
-                n = min(options.get("n", one.pictures), pictures_for(name, named.data, options)) * len(subjects)
-                seconds = expected_seconds(one, named.subject, named.data.img_size, n)
-                tell.print(f"{name}: {named.subject.name}: {in_words(one, n, seconds)}", markup=False, soft_wrap=True)
+                n = min(options.get("n", one.pictures), pictures_for(name, named.data, options)) * len(classifiers)
+                seconds = expected_seconds(one, named.classifier, named.data.img_size, n)
+                tell.print(f"{name}: {named.classifier.name}: {in_words(one, n, seconds)}", markup=False, soft_wrap=True)
             started = time.perf_counter()
             try:
-                new = [row for subject in subjects for row in one.measure(subject, named.data, **options)]
+                new = [row for classifier in classifiers for row in one.measure(classifier, named.data, **options)]
             except ValueError as error:
                 passed.append(f"{name}: {error}")
                 tell.print(f"{name}: passed over: {error}", markup=False, soft_wrap=True)
                 continue
             rows.setdefault(name, []).extend(new)
             if one.passes:
-                tell.print(f"{name}: {named.subject.name}: took {duration(time.perf_counter() - started)}", markup=False)
+                tell.print(f"{name}: {named.classifier.name}: took {duration(time.perf_counter() - started)}", markup=False)
         if name in rows:
             files = [*write_rows(rows[name], folder, name), *one.draw(rows[name], folder)]
             if name in SCENES:
@@ -174,7 +175,7 @@ def measure_all(
             tell.print("\n".join(str(file) for file in files), markup=False, soft_wrap=True)
         sys.stdout.flush()
     if not rows:
-        raise ValueError(f"no probe had anything to measure: {'; '.join(passed)}")
+        raise SoftbiasError(f"no probe had anything to measure: {'; '.join(passed)}")
     return rows
 
 

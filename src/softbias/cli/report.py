@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from softbias.cli.parsing import flag
+from softbias.errors import SoftbiasError
 
 
 def report(
@@ -19,8 +20,8 @@ def report(
 ) -> None:
     """Write report.html about finished runs, with its charts as CSV and PNG and its tables as LaTeX under figures/."""
     if not runs:
-        raise ValueError("softbias report needs a study's folder or folders of runs, but none was given")
-    from softbias.report import write_report
+        raise SoftbiasError("softbias report needs a study's folder or folders of runs, but none was given")
+    from softbias.study.report import write_report
 
     page = write_report(runs, out)
     print(f"{page}: {page.stat().st_size / 1e6:.1f} MB, opens offline; {page.parent / 'figures'} has its charts and tables")

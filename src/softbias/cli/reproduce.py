@@ -11,9 +11,10 @@ from tyro.conf import Fixed, Positional, Suppress, arg
 
 from softbias.cli.parsing import Given, changed, flag, in_short
 from softbias.cli.study_options import ExecutionOptions, run
+from softbias.errors import SoftbiasError
 
 if TYPE_CHECKING:
-    from softbias.study.catalogue import NamedStudy
+    from softbias.study.papers import NamedStudy
 
 
 @dataclass(frozen=True)
@@ -51,16 +52,16 @@ def reproduce(
       softbias reproduce convit-sample-efficiency --scale small --dry-run
       softbias reproduce arvit-table1 --scale small --arms ARViT-Base,ARViT-L3 --data imagenette
     """
-    from softbias.study.catalogue import CATALOGUE, find_study
+    from softbias.study.papers import CATALOGUE, find_study
 
     if options.list_studies:
         names = [options.name] if options.name else list(CATALOGUE)
         show_list([find_study(name) for name in names], whole=bool(options.name), as_json=options.json)
         return 0
     if not options.name:
-        raise ValueError("which study? softbias reproduce NAME; softbias reproduce --list shows them")
+        raise SoftbiasError("which study? softbias reproduce NAME; softbias reproduce --list shows them")
     named = find_study(options.name)
-    from softbias.study.catalogue.reproducing import reproducer
+    from softbias.study.papers.reproducing import reproducer
     from softbias.study.spec import parse_numbers, parse_seeds
 
     seeds = None if options.seeds is None else parse_seeds(options.seeds)

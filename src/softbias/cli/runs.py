@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional
 
 from softbias.cli.parsing import flag
-from softbias.training.automatic import count
+from softbias.errors import SoftbiasError
+from softbias.runs.automatic import count
 
 if TYPE_CHECKING:
+    from softbias.runs.run import RunSpec
     from softbias.study.store import Store
-    from softbias.training.run import RunSpec
 
 WIDE = 1000  # columns of a file or pipe: one line per run
 State = Literal["finished", "running", "stopped", "failed"]
@@ -82,9 +83,9 @@ def wanted(row: dict[str, Any], **filters: str | None) -> bool:
 
 def all_rows(places: Sequence[Path]) -> list[dict[str, Any]]:
     """A row per run, finished or not; its error is that of its last failure."""
+    from softbias.runs.run import Run
     from softbias.study.frame import derived_arms, read_json, read_plan, read_row
     from softbias.study.store import FAILURE, Store
-    from softbias.training.run import RunDirectory
 
     found: dict[Path, dict[str, Any]] = {}
     loose: dict[str, RunSpec] = {}
@@ -92,7 +93,7 @@ def all_rows(places: Sequence[Path]) -> list[dict[str, Any]]:
         if folder.absolute() in found:
             continue
         try:
-            spec = RunDirectory(folder).spec()
+            spec = Run(folder).spec()
         except ValueError:
             continue
         finished = read_row(folder) or {}
@@ -123,7 +124,7 @@ def run_places(places: Sequence[Path]) -> Iterator[tuple[Path, Store, Path]]:
         given = [place for place in given if place.is_dir()]
     for place in given:
         if not place.is_dir():
-            raise ValueError(f"{place} is no folder; softbias runs FOLDERS takes runs, stores and studies")
+            raise SoftbiasError(f"{place} is no folder; softbias runs FOLDERS takes runs, stores and studies")
         if (place / "config.yaml").is_file():
             yield place, Store(place.parent), place
             continue
@@ -137,14 +138,12 @@ def find_run(name: str, places: Sequence[Path] = ()) -> Path:
     """A run by its folder, or by the beginning of its id among the known ones."""
     if (Path(name) / "config.yaml").is_file():
         return Path(name)
-    from softbias.training.run import RunDirectory
+    from softbias.runs.run import Run
 
-    found = {
-        folder.absolute(): folder for _, _, folder in run_places(places) if RunDirectory(folder).spec().id.startswith(name)
-    }
+    found = {folder.absolute(): folder for _, _, folder in run_places(places) if Run(folder).spec().id.startswith(name)}
     if len(found) != 1:
         what = "there is no run" if not found else f"{len(found)} runs begin with"
-        raise ValueError(f"{what} {name!r}; give its folder or its id, softbias runs lists them")
+        raise SoftbiasError(f"{what} {name!r}; give its folder or its id, softbias runs lists them")
     return next(iter(found.values()))
 
 
@@ -159,15 +158,15 @@ def diff(
     Args:
         json: Print JSON instead of a table.
     """
+    from softbias.runs.run import Run
     from softbias.study.frame import read_json, read_row
-    from softbias.training.run import RunDirectory
 
     first, second = find_run(a), find_run(b)
     sides = []
     for folder in (first, second):
         row = read_row(folder) or {}
         scores = {name: row.get(name) for name in ("accuracy", "balanced_accuracy", "parameters", "macs", "steps", "seconds")}
-        spec = flat(RunDirectory(folder).spec().to_dict())
+        spec = flat(Run(folder).spec().to_dict())
         environment = {f"environment.{name}": value for name, value in read_json(folder / "environment.json").items()}
         sides.append({**spec, **scores, **environment})
     names = [name for name in dict.fromkeys((*sides[0], *sides[1])) if sides[0].get(name) != sides[1].get(name)]
@@ -222,7 +221,7 @@ def delete(
     """
     filters = {"data": data, "model": model, "arm": arm, "status": status}
     if not which and not any(filters.values()):
-        raise ValueError("which runs? softbias runs delete RUNS, or --data, --model, --arm, --status")
+        raise SoftbiasError("which runs? softbias runs delete RUNS, or --data, --model, --arm, --status")
     folders = [find_run(name) for name in which]
     rows = [row for row in all_rows(folders if which else ()) if wanted(row, **filters)]
     for row in rows:
@@ -232,7 +231,7 @@ def delete(
         return 0
     if not yes:
         if not sys.stdin.isatty():
-            raise ValueError("there is nobody to ask whether these runs shall be removed; --yes removes them")
+            raise SoftbiasError("there is nobody to ask whether these runs shall be removed; --yes removes them")
         if input(f"remove {count(len(rows), 'run')}? [y/N] ").strip().lower() not in ("y", "yes"):
             print("nothing was removed")
             return 0

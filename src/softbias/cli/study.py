@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 
 from softbias.cli.parsing import flag
 from softbias.cli.study_options import ExecutionOptions, run
+from softbias.errors import SoftbiasError
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ def study(options: Annotated[StudyOptions, arg(name="")]) -> int:
     from softbias.study.spec import read_study
 
     if options.file is None:
-        raise ValueError("which study? softbias study FILE.yaml, or the folder of a study")
+        raise SoftbiasError("which study? softbias study FILE.yaml, or the folder of a study")
     spec = read_study(options.file)
     if options.file.is_dir() and options.out is None:
         options = replace(options, out=options.file)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional
 
 from softbias.cli.parsing import flag, switch
-from softbias.training.automatic import count
+from softbias.errors import SoftbiasError
+from softbias.runs.automatic import count
 
 if TYPE_CHECKING:
     from softbias.study.compare import Outcome
@@ -78,9 +79,9 @@ def run(spec: StudySpec, options: ExecutionOptions, perform: Callable[..., Outco
     from softbias.study.execute import StudyStoppedError
 
     if options.jobs < 0:
-        raise ValueError(f"--jobs takes the number of processes, 0 for none but this one, but got {options.jobs}")
+        raise SoftbiasError(f"--jobs takes the number of processes, 0 for none but this one, but got {options.jobs}")
     if options.on and options.jobs:
-        raise ValueError(f"--on {options.on} runs as many at a time as the cluster has room for; leave out --jobs")
+        raise SoftbiasError(f"--on {options.on} runs as many at a time as the cluster has room for; leave out --jobs")
     display = progress.choose(quiet=options.quiet, json=options.json)
     try:
         done = (perform or run_study)(

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from softbias.cli.options import TrainingOptions
 from softbias.cli.parsing import Given, changed
-from softbias.cli.settings import complete, settle
-from softbias.errors import unknown_name
-from softbias.training import automatic
+from softbias.errors import SoftbiasError, unknown_name
+from softbias.runs import automatic
+from softbias.runs.resolve import complete, settle
+from softbias.runs.run import Run, RunSpec, differences
 from softbias.training.recipe import Recipe
-from softbias.training.run import RunDirectory, RunSpec, differences
 
 if TYPE_CHECKING:
     from softbias.data.dataset import Dataset
@@ -73,20 +73,20 @@ def refuse_early(options: TrainingOptions, first: bool) -> None:
         if options.model not in PRESETS:
             raise unknown_name("model", options.model, PRESETS)
     if first and options.out is not None and not options.resume:
-        refuse_taken(RunDirectory(options.out))
+        refuse_taken(Run(options.out))
 
 
-def refuse_taken(directory: RunDirectory) -> None:
+def refuse_taken(directory: Run) -> None:
     if directory.config.is_file():
         shown = shlex.quote(str(directory.path))
         if directory.finished:
-            raise ValueError(f"{directory.path} holds a finished run: choose another --out, or softbias runs delete {shown}")
-        raise ValueError(f"{directory.path} holds a run that was stopped; --resume continues it, or choose another --out")
+            raise SoftbiasError(f"{directory.path} holds a finished run: choose another --out, or softbias runs delete {shown}")
+        raise SoftbiasError(f"{directory.path} holds a run that was stopped; --resume continues it, or choose another --out")
 
 
 def is_finished(spec: RunSpec, options: TrainingOptions, display: Display, first: bool) -> bool:
     """Whether there is nothing left to do; a folder that cannot take the run is refused, before the pictures are read."""
-    directory = RunDirectory(place(spec, options))
+    directory = Run(place(spec, options))
     if not directory.config.is_file():
         return False
     if not first:  # the first process may have opened the folder already, and refuses for all
@@ -95,7 +95,7 @@ def is_finished(spec: RunSpec, options: TrainingOptions, display: Display, first
         refuse_taken(directory)
     different = differences(directory.spec().to_dict(), spec.to_dict())
     if different:
-        raise ValueError(f"{directory.path} was started with other settings: {'; '.join(different)}; choose another --out")
+        raise SoftbiasError(f"{directory.path} was started with other settings: {'; '.join(different)}; choose another --out")
     if directory.finished:
         display.message(f"{directory.path} is finished already")
     return directory.finished
@@ -113,13 +113,13 @@ def train(
     """Train, and write the page; the exit status is not 0 where training was asked to stop."""
     import torch
 
-    from softbias.training.fit import run_fit
+    from softbias.runs.fit import run_fit
     from softbias.training.loop import StoppedError
 
     path = place(spec, options)
     watch = None
     if options.probe_every is not None:
-        from softbias.probes.live import watching
+        from softbias.runs.live import watching
 
         watch = watching(options.probe_every)
     named = tuple(name for name in options.trackers.split(",") if name not in ("", "none"))
@@ -134,12 +134,12 @@ def train(
             print(f"softbias: stopped at step {stop.step}; continue with: {again(given, path)}", file=sys.stderr)
         return 128 + stop.signal
     except torch.OutOfMemoryError as error:
-        raise ValueError(
+        raise SoftbiasError(
             f"the device has too little memory for batches of {spec.recipe.batch_size}: try --batch-size "
             f"{max(1, spec.recipe.batch_size // 2)}, or --accumulate 2, which gives the same result"
         ) from error
     if first:
-        from softbias.training.page import write_page
+        from softbias.runs.page import write_page
 
         write_page(path, data)
     return 0
@@ -154,7 +154,7 @@ def again(given: Given, path: Path) -> str:
 
 def show(spec: RunSpec, options: TrainingOptions, first: bool) -> int:
     """The scores of the finished run, as they were asked for."""
-    directory = RunDirectory(place(spec, options))
+    directory = Run(place(spec, options))
     if not first:
         return 0
     if options.quiet:
@@ -162,7 +162,7 @@ def show(spec: RunSpec, options: TrainingOptions, first: bool) -> int:
     elif options.json:
         print(json.dumps({"event": "summary", "path": str(directory.path), **directory.read_summary()}), flush=True)
     else:
-        from softbias.training.printed import print_summary
+        from softbias.runs.printed import print_summary
 
         print_summary(directory.read_summary(), directory.path)
     return 0

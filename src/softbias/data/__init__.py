@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from softbias.errors import SoftbiasError
+
 if TYPE_CHECKING:
     from softbias.data.dataset import Dataset
 
@@ -26,12 +28,12 @@ def load_dataset(source: str | Path, **options: Any) -> Dataset:
         known = {"img_size", "fit", "data_dir", "download", "progress"}
         useless = sorted(name for name in set(given) - known if given[name])
         if useless:
-            raise ValueError(
+            raise SoftbiasError(
                 f"the named set {source} has its own files and splits; {', '.join(useless)} is for your own pictures"
             )
         return load_named(str(source), **{name: value for name, value in given.items() if name in known})
     if not Path(source).exists():
-        raise ValueError(nothing_there(str(source), tuple(DATASETS)))
+        raise SoftbiasError(nothing_there(str(source), tuple(DATASETS)))
     given.pop("data_dir", None)
     return read_own(source, **given)
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from softbias.data.dataset import Dataset
 from softbias.data.listing import SPLIT_NAMES, natural, same_classes, some
+from softbias.errors import SoftbiasError
 
 IMAGES = ("images", "x")
 LABELS = ("labels", "label", "y")
@@ -48,10 +49,10 @@ def read_arrays(path: str | Path) -> Dataset:
             pixels = as_pictures(_get(path, arrays, image_key), f"{path}: {image_key}")
             kinds = _as_labels(_get(path, arrays, label_key), f"{path}: {label_key}")
             if len(pixels) != len(kinds):
-                raise ValueError(f"{path}: {image_key} has {len(pixels)} pictures, but {label_key} has {len(kinds)} labels")
+                raise SoftbiasError(f"{path}: {image_key} has {len(pixels)} pictures, but {label_key} has {len(kinds)} labels")
             if images and pixels.shape[1:] != images[0].shape[1:]:
                 sizes = f"{pixels.shape[1:3]} beside {images[0].shape[1:3]}"
-                raise ValueError(f"{path}: all pictures need one size, but {image_key} has {sizes}")
+                raise SoftbiasError(f"{path}: all pictures need one size, but {image_key} has {sizes}")
             images.append(pixels)
             labels.append(kinds)
             if split:
@@ -61,7 +62,7 @@ def read_arrays(path: str | Path) -> Dataset:
         named = None if key is None else [str(name) for name in np.asarray(_get(path, arrays, key)).ravel()]
     numbers, class_names, notes = _number(path, np.concatenate(labels), named)
     if len(numbers) < 2 or len(class_names) < 2:
-        raise ValueError(
+        raise SoftbiasError(
             f"{path}: a classifier needs at least two pictures and two classes, but there are {len(numbers)} "
             f"and {len(class_names)}"
         )
@@ -79,7 +80,7 @@ def as_pictures(values: NDArray[Any], what: str = "images") -> NDArray[np.uint8]
     if values.ndim == 4 and values.shape[-1] not in (1, 3, 4) and values.shape[1] in (1, 3, 4):
         values = np.moveaxis(values, 1, -1)
     if values.ndim != 4 or values.shape[-1] not in (1, 3, 4) or 0 in values.shape[1:]:
-        raise ValueError(
+        raise SoftbiasError(
             f"{what} must be (N, H, W), (N, H, W, 1, 3 or 4) or (N, 1, 3 or 4, H, W), but its shape is {values.shape}"
         )
     pixels = _as_bytes(values, what)
@@ -101,7 +102,7 @@ def _as_bytes(values: NDArray[Any], what: str) -> NDArray[np.uint8]:
         return values.astype(np.uint8)
     if np.issubdtype(values.dtype, np.floating) and low >= 0 and high <= 1:  # NaN fails both
         return np.round(values * 255).astype(np.uint8)
-    raise ValueError(
+    raise SoftbiasError(
         f"{what} must be bytes (uint8), or floats between 0 and 1, but is {values.dtype} from {low} to {high}; "
         "undo any normalization and save it as uint8"
     )
@@ -111,7 +112,7 @@ def _as_labels(values: NDArray[Any], what: str) -> NDArray[Any]:
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
-        raise ValueError(
+        raise SoftbiasError(
             f"{what} must have one label per picture, but its shape is {values.shape}; one-hot rows need .argmax(1)"
         )
     if values.dtype.kind == "f" and np.all(values == np.floor(values)):
@@ -119,7 +120,7 @@ def _as_labels(values: NDArray[Any], what: str) -> NDArray[Any]:
     if values.dtype.kind == "S":
         values = np.char.decode(values, "utf-8")
     if values.dtype.kind not in "iubU":
-        raise ValueError(f"{what} must be whole numbers or strings, but is {values.dtype}")
+        raise SoftbiasError(f"{what} must be whole numbers or strings, but is {values.dtype}")
     return values
 
 
@@ -132,14 +133,14 @@ def _number(
         number = {name: index for index, name in enumerate(names)}
         unknown = sorted({str(label) for label in labels} - set(names))
         if unknown:
-            raise ValueError(f"{path}: the labels {some(unknown)} are not among the class names {some(names)}")
+            raise SoftbiasError(f"{path}: the labels {some(unknown)} are not among the class names {some(names)}")
         return np.array([number[str(label)] for label in labels], np.int64), tuple(names), ()
     labels = labels.astype(np.int64)
     if len(labels) and labels.min() < 0:
-        raise ValueError(f"{path}: labels count from 0, but the smallest is {labels.min()}; leave unlabeled pictures out")
+        raise SoftbiasError(f"{path}: labels count from 0, but the smallest is {labels.min()}; leave unlabeled pictures out")
     if named is not None:
         if len(labels) and labels.max() >= len(named):
-            raise ValueError(
+            raise SoftbiasError(
                 f"{path}: {len(named)} class names allow the labels 0 to {len(named) - 1}, "
                 f"but they go from {labels.min()} to {labels.max()}"
             )
@@ -163,12 +164,12 @@ def _pairs(path: Path, given: Mapping[str, str]) -> list[tuple[str, str, str]]:
         if all(keys):
             found.setdefault(split, (split, keys[0][0], keys[1][0]))
         elif any(keys):
-            raise ValueError(f"{path} has {(keys[0] or keys[1])[0]}, but no {'labels' if keys[0] else 'images'} for {split}")
+            raise SoftbiasError(f"{path} has {(keys[0] or keys[1])[0]}, but no {'labels' if keys[0] else 'images'} for {split}")
     if found and "train" not in found:
-        raise ValueError(f"{path} has pictures for {some(list(found))}, but none for train")
+        raise SoftbiasError(f"{path} has pictures for {some(list(found))}, but none for train")
     if found or whole:
         return list(found.values()) or [("", *whole[0])]
-    raise ValueError(
+    raise SoftbiasError(
         f"{path} needs arrays named images and labels, or train_images, train_labels, test_images, test_labels, "
         f"but has {some(list(given.values())) or 'none'}"
     )
@@ -184,15 +185,15 @@ def _opened(path: Path) -> Iterator[Mapping[str, Any]]:
             try:
                 files["classes"] = np.array(json.loads(classes.read_text(encoding="utf-8")), str)
             except ValueError as error:
-                raise ValueError(f"{classes} must be a list of names: {error}") from error
+                raise SoftbiasError(f"{classes} must be a list of names: {error}") from error
         yield files
         return
     if path.suffix.lower() == ".npy":
-        raise ValueError(f"{path} is one array; give the folder that holds images.npy and labels.npy")
+        raise SoftbiasError(f"{path} is one array; give the folder that holds images.npy and labels.npy")
     try:
         file = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} cannot be read as .npz: {error}") from error
+        raise SoftbiasError(f"{path} cannot be read as .npz: {error}") from error
     with file:
         yield file
 
@@ -202,4 +203,4 @@ def _get(path: Path, arrays: Mapping[str, Any], key: str) -> NDArray[Any]:
         value = arrays[key]
         return np.load(value, mmap_mode="r", allow_pickle=False) if isinstance(value, Path) else value
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path}: the array {key} cannot be read: {error}") from error
+        raise SoftbiasError(f"{path}: the array {key} cannot be read: {error}") from error

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from softbias.data.decode import VERSION, BrokenPicture, UnsupportedPicture, decode, describe_fit, heif_available
 from softbias.data.listing import Listing, pictures
 from softbias.data.parallel import in_order
+from softbias.errors import SoftbiasError
 
 Pixels = NDArray[np.uint8]
 Progress = Callable[[int, int], None]
@@ -59,12 +60,14 @@ def decode_all(
         _make(entry, listing, size, fit, workers, progress)
         found = _open(entry)
         if found is None:
-            raise ValueError(f"the cache {place} does not keep what is written to it; choose another place with SOFTBIAS_CACHE")
+            raise SoftbiasError(
+                f"the cache {place} does not keep what is written to it; choose another place with SOFTBIAS_CACHE"
+            )
     images, kept, problems = found
     if problems and not skip_broken:
-        raise ValueError(broken_message(listing.name, len(listing), problems))
+        raise SoftbiasError(broken_message(listing.name, len(listing), problems))
     if not len(kept):
-        raise ValueError(f"{listing.name}: none of {pictures(len(listing))} can be read; the first: {problems[0]}")
+        raise SoftbiasError(f"{listing.name}: none of {pictures(len(listing))} can be read; the first: {problems[0]}")
     return images, kept, problems
 
 
@@ -117,7 +120,7 @@ def _open(entry: Path) -> tuple[Pixels, NDArray[np.int64], list[BrokenPicture]] 
         shape, kept = tuple(about["shape"]), np.array(about["kept"], np.int64)
         problems = [_problem(*problem) for problem in about["problems"]]
         if len(shape) != 4 or shape[0] != len(kept) or (entry / "images.u8").stat().st_size != int(np.prod(shape)):
-            raise ValueError("the shape does not fit the file")
+            raise SoftbiasError("the shape does not fit the file")
         if not len(kept):
             return np.empty(shape, np.uint8), kept, problems
         return np.memmap(entry / "images.u8", np.uint8, "r", shape=shape), kept, problems
@@ -176,7 +179,7 @@ def _make(
         full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
         what = f"no space for {needed / 1e6:,.1f} MB of decoded pictures" if full else "decoded pictures cannot be kept"
         advice = f"{'make room, or ' if full else ''}choose another place with SOFTBIAS_CACHE"
-        raise ValueError(f"{what} in {entry.parent} ({error.strerror}); {advice}") from error
+        raise SoftbiasError(f"{what} in {entry.parent} ({error.strerror}); {advice}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

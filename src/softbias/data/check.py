@@ -28,6 +28,7 @@ from softbias.data.findings import Problem, cut_groups, repeated, unassigned, un
 from softbias.data.listing import pictures, read_listing
 from softbias.data.parallel import in_order
 from softbias.data.splits import splits_of
+from softbias.errors import SoftbiasError
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def check(
     """Look at every picture of a folder, a CSV file or arrays. Only a path that does not exist is raised."""
     path = Path(path)
     if not path.exists():
-        raise ValueError(f"{path} does not exist; give a folder, a CSV file or an .npz file")
+        raise SoftbiasError(f"{path} does not exist; give a folder, a CSV file or an .npz file")
     try:
         if path.suffix.lower() in (".npz", ".npy") or is_array_folder(path):
             return _check_arrays(path)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from softbias.errors import SoftbiasError
+
 SPLITS = ("train", "val", "test")
 
 
@@ -40,20 +42,20 @@ class Dataset:
     def __post_init__(self) -> None:
         count = len(self.labels)
         if self.images.shape[0] != count or self.images.ndim != 4 or self.images.shape[-1] != 3:
-            raise ValueError(
+            raise SoftbiasError(
                 f"{self.name}: {count} labels need images of shape ({count}, height, width, 3), got {self.images.shape}"
             )
         if count and not (self.labels.min() >= 0 and self.labels.max() < len(self.class_names)):
-            raise ValueError(
+            raise SoftbiasError(
                 f"{self.name}: labels must lie between 0 and {len(self.class_names) - 1}, "
                 f"but go from {self.labels.min()} to {self.labels.max()}"
             )
         for split in self.splits:
             if split not in SPLITS:
-                raise ValueError(f"{self.name}: splits are {', '.join(SPLITS)}, but got {split!r}")
+                raise SoftbiasError(f"{self.name}: splits are {', '.join(SPLITS)}, but got {split!r}")
         together = np.concatenate([*self.splits.values(), np.empty(0, np.int64)])
         if len(np.unique(together)) != len(together):
-            raise ValueError(f"{self.name}: a picture stands in two splits, or twice in one")
+            raise SoftbiasError(f"{self.name}: a picture stands in two splits, or twice in one")
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from softbias.errors import unknown_name
+from softbias.errors import SoftbiasError, unknown_name
 
 VERSION = 1  # part of the cache's key: raise it when decode gives other bytes than before
 MAX_PIXELS = 178_956_970  # where Pillow refuses as well: a small file that unpacks to more is an attack or a mistake
@@ -62,7 +62,7 @@ UPRIGHT = {  # EXIF orientation -> what makes the picture upright
 }
 
 
-class BrokenPicture(ValueError):  # noqa: N818  it says what it is
+class BrokenPicture(SoftbiasError):  # noqa: N818  it says what it is
     """A file that gives no picture. kind: missing, unreadable, zero bytes, not a picture, truncated, broken, oversized."""
 
     def __init__(self, path: str, reason: str, kind: str = "broken") -> None:

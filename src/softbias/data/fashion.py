@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from softbias.data.dataset import Dataset
+from softbias.errors import SoftbiasError
 
 CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -63,9 +64,9 @@ def decode() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         with resources.files("softbias.data").joinpath(FILE).open("rb") as file, Image.open(file) as sheet:
             grey, labels = unpack(np.asarray(sheet))
     except (OSError, SyntaxError, ValueError) as error:  # Pillow raises all of them on broken PNG files
-        raise ValueError(damaged) from error
+        raise SoftbiasError(damaged) from error
     if checksums(grey, labels) != SHA256:
-        raise ValueError(damaged)
+        raise SoftbiasError(damaged)
     return grey, labels
 
 

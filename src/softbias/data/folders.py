@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from softbias.data.listing import SPLIT_NAMES, Listing, make_listing, natural, pictures, same_classes, some
+from softbias.errors import SoftbiasError
 
 SUFFIXES = frozenset(  # of pictures
     ".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .bmp .dib .gif .heic .heif .avif .jp2 .ppm .pgm .pbm .pnm".split()  # noqa: SIM905
@@ -31,22 +32,24 @@ def list_folder(root: str | Path) -> Listing:
     try:
         if not root.is_dir():
             what = "is not a folder" if root.exists() else "does not exist"
-            raise ValueError(f"{root} {what}; give a folder that holds one per class, or train, val, test with those inside")
+            raise SoftbiasError(f"{root} {what}; give a folder that holds one per class, or train, val, test with those inside")
         return _list(root)
     except PermissionError as error:
-        raise ValueError(f"{error.filename} may not be read: permission denied; try chmod -R u+rX, or ask its owner") from error
+        raise SoftbiasError(
+            f"{error.filename} may not be read: permission denied; try chmod -R u+rX, or ask its owner"
+        ) from error
 
 
 def _list(root: Path) -> Listing:
     folders, loose = _entries(root)
     if not folders:
         what = f"{pictures(len(loose))}, but no class folders" if loose else "no pictures and no folders"
-        raise ValueError(f"{root} has {what}: sort the pictures into {root.name}/CLASS/, or list them in a CSV file")
+        raise SoftbiasError(f"{root} has {what}: sort the pictures into {root.name}/CLASS/, or list them in a CSV file")
     notes = [f"{pictures(len(loose))} directly in {root}, without a class: left out"] if loose else []
     named = {folder: SPLIT_NAMES.get(folder.name.casefold()) for folder in folders}
     train = next((folder for folder, split in named.items() if split == "train"), None)
     if all(named.values()) and train is None:
-        raise ValueError(f"{root} has {some([folder.name for folder in folders])}, but no folder train")
+        raise SoftbiasError(f"{root} has {some([folder.name for folder in folders])}, but no folder train")
     if train is None or (not all(named.values()) and not _entries(train)[0]):  # "train" may be a class, beside "bus"
         files, classes = _classes(root, folders, notes)
         notes += _same_inside(root, folders)
@@ -55,13 +58,13 @@ def _list(root: Path) -> Listing:
     for folder, name in named.items():
         inside, direct = _entries(folder)
         if name is None and _walk(folder, Counter()):
-            raise ValueError(
+            raise SoftbiasError(
                 f"{root} holds the split folder {train.name!r} beside {folder.name!r}, which has pictures but is no split "
                 "(train, val, test): move it away, or into the splits as a class"
             )
         if name == "train" and not inside:
             what = "pictures, but no class folders" if direct else "nothing in it"
-            raise ValueError(f"{folder} has {what}: sort the pictures into {folder.name}/CLASS/, or list them in a CSV file")
+            raise SoftbiasError(f"{folder} has {what}: sort the pictures into {folder.name}/CLASS/, or list them in a CSV file")
         if direct:
             notes.append(f"{pictures(len(direct))} directly in {folder}, without a class: left out")
         elif name is None or not inside:
@@ -89,7 +92,7 @@ def _classes(root: Path, folders: Sequence[Path], notes: list[str]) -> tuple[lis
             notes.append(f"the folder {folder} has no pictures: left out")
         elif not found:
             holds = f"it holds {some([f'{n} {suffix}' for suffix, n in unknown.items()])}" if unknown else "it is empty"
-            raise ValueError(f"the class folder {folder} has no pictures, {holds}: remove it, or put pictures in")
+            raise SoftbiasError(f"the class folder {folder} has no pictures, {holds}: remove it, or put pictures in")
         files += found
         classes += [unicodedata.normalize("NFC", folder.name)] * len(found)
     if others:
@@ -97,7 +100,7 @@ def _classes(root: Path, folders: Sequence[Path], notes: list[str]) -> tuple[lis
             f"{sum(others.values())} files in {root} whose suffix is not a picture's ({some(sorted(others))}): left out"
         )
     if len(set(classes)) == 1 and _entries(folders[0])[0]:
-        raise ValueError(f"{root}: there is only one class, {classes[0]!r}; did you mean {folders[0]}?")
+        raise SoftbiasError(f"{root}: there is only one class, {classes[0]!r}; did you mean {folders[0]}?")
     return files, classes
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softbias.data.splits import group_of
+from softbias.errors import SoftbiasError
 
 TABLES = (".csv", ".tsv")
 SPLIT_NAMES = {
@@ -51,11 +52,11 @@ class Listing:
     def __post_init__(self) -> None:
         what = f"{self.name}: a classifier needs at least two"
         if not self.files:
-            raise ValueError(f"{self.name}: there are no pictures")
+            raise SoftbiasError(f"{self.name}: there are no pictures")
         if len(self.files) == 1:
-            raise ValueError(f"{what} pictures, but there is only one: {self.files[0]}")
+            raise SoftbiasError(f"{what} pictures, but there is only one: {self.files[0]}")
         if len(self.class_names) == 1:
-            raise ValueError(f"{what} classes, but there is only one: {self.class_names[0]!r}")
+            raise SoftbiasError(f"{what} classes, but there is only one: {self.class_names[0]!r}")
 
     def __len__(self) -> int:
         return len(self.files)
@@ -123,7 +124,7 @@ def same_classes(source: Path, classes: Sequence[str], split: Sequence[str]) -> 
                 for names, where in ((only, f"only in {name}"), (missing, f"not in {name}"))
                 if names
             ]
-            raise ValueError(
+            raise SoftbiasError(
                 f"{source}: train and {name} have different classes: {'; '.join(parts)}. Every split needs all of them"
             )
 

@@ -33,7 +33,7 @@ from softbias.data.obtain import (
     with_torchvision,
 )
 from softbias.data.packs import SHEET_FILES, read_sheets, sized
-from softbias.errors import unknown_name
+from softbias.errors import SoftbiasError, unknown_name
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IMAGENETTE = {
@@ -73,10 +73,10 @@ def load_named(
     describe_fit(fit)
     size = (img_size, img_size) if isinstance(img_size, int) else img_size and tuple(img_size)
     if size is not None and (len(size) != 2 or min(size) < 1):
-        raise ValueError(f"img_size must be a number of pixels or (height, width), from 1 on, but got {img_size}")
+        raise SoftbiasError(f"img_size must be a number of pixels or (height, width), from 1 on, but got {img_size}")
     root = data_location(data_dir).absolute()
     if root.exists() and not root.is_dir():
-        raise ValueError(f"the data folder {root} is a file; name the folder that holds it by --data-dir or SOFTBIAS_DATA")
+        raise SoftbiasError(f"the data folder {root} is a file; name the folder that holds it by --data-dir or SOFTBIAS_DATA")
     return DATASETS[name](Request(name, root, size, fit, download, progress))
 
 

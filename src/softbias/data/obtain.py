@@ -26,6 +26,7 @@ from softbias.data.folders import list_folder
 from softbias.data.listing import Listing, make_listing, same_classes, some
 from softbias.data.packs import read_npz_pack, sized
 from softbias.data.splits import splits_of
+from softbias.errors import SoftbiasError
 
 Result = TypeVar("Result")
 
@@ -81,7 +82,7 @@ def array_folder(ask: Request, folder: str, class_names: Sequence[str]) -> Datas
         if place == ask.root:
             return None  # arrays of another set
         found = f"its classes.json lists {some(data.class_names)}" if named else f"it has {len(data.class_names)} classes"
-        raise ValueError(f"{place} is not {ask.name}: {found}")
+        raise SoftbiasError(f"{place} is not {ask.name}: {found}")
     sources = [place / "train_images.npy", place / "test_images.npy"]
     return sized(replace(data, name=ask.name), ask.img_size, ask.fit, sources)
 
@@ -137,9 +138,9 @@ def class_folders(ask: Request, names: Sequence[str], size: int, known: Mapping[
             continue  # another set
         if known and wnids != set(known):
             wrong = some(sorted(wnids ^ set(known)))
-            raise ValueError(f"{parts['train']} must have one folder a class of {ask.name}; missing or too many: {wrong}")
+            raise SoftbiasError(f"{parts['train']} must have one folder a class of {ask.name}; missing or too many: {wrong}")
         if not any(path.is_dir() for path in parts["test"].iterdir()):
-            raise ValueError(f"the pictures in {parts['test']} lie in no class folders: sort them into n01440764/, …")
+            raise SoftbiasError(f"the pictures in {parts['test']} lie in no class folders: sort them into n01440764/, …")
         lists = {split: list_folder(part) for split, part in parts.items()}
         return decoded(ask, joined(place, lists), size, VAL_IS_TEST, known=known)
     return None
@@ -200,7 +201,7 @@ def with_torchvision(ask: Request, make: Callable[[], Result]) -> Result:
     try:
         return make()
     except (RuntimeError, OSError, EOFError, ValueError) as error:  # damaged, incomplete, unwritable, connection lost
-        raise ValueError(
+        raise SoftbiasError(
             f"{ask.name}: torchvision cannot read or download its files in {ask.root} ({error or type(error).__name__}); "
             "remove what is incomplete and put the whole set there, or name another folder by --data-dir or SOFTBIAS_DATA"
         ) from error
@@ -233,7 +234,7 @@ def missing(ask: Request, *ways: str) -> NoReturn:
     """The error that says what to put where."""
     listed = "; or ".join(ways)
     tried = f" ({'; '.join(ask.tried)})" if ask.tried else ""
-    raise ValueError(
+    raise SoftbiasError(
         f"{ask.name} is not in {ask.root}{tried}. Put there: {listed}. "
         "Or name the folder that has them by --data-dir or the environment variable SOFTBIAS_DATA"
     )

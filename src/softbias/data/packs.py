@@ -33,6 +33,7 @@ from softbias.data.cache import UNFINISHED, cache_location
 from softbias.data.dataset import Dataset
 from softbias.data.decode import VERSION, load, resized
 from softbias.data.splits import splits_of
+from softbias.errors import SoftbiasError
 
 Pixels = NDArray[np.uint8]
 TILE = 32  # pixels of a sheet's tile
@@ -48,14 +49,14 @@ def read_npz_pack(path: Path, splits: Sequence[str], size: tuple[int, int], fit:
             def decode() -> Pixels:
                 data, offsets = pack["data"], pack["offsets"]
                 if len(offsets) != len(labels) + 1 or offsets[-1] != len(data):
-                    raise ValueError(f"{len(labels)} labels, but {len(offsets)} offsets, up to {offsets[-1]} of {len(data)}")
+                    raise SoftbiasError(f"{len(labels)} labels, but {len(offsets)} offsets, up to {offsets[-1]} of {len(data)}")
                 files = (data[start:end].tobytes() for start, end in pairwise(offsets))
                 return stacked(files, len(labels), size, fit)
 
             images = decoded_once([path], size, fit, decode)
         split = [splits[place] for place in places]
     except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"the pack {path} cannot be read ({error}): fetch it again, or remove it") from error
+        raise SoftbiasError(f"the pack {path} cannot be read ({error}): fetch it again, or remove it") from error
     return Dataset(name, images, labels, tuple(classes), splits_of(split), notes=resize_note((96, 96), size))
 
 
@@ -74,7 +75,7 @@ def read_sheets(folder: Path, size: tuple[int, int], fit: str, name: str) -> Dat
         images = decoded_once([*sheets["train"], *sheets["test"]], size, fit, decode)
         split = [split for split in labels for _ in labels[split]]
     except (OSError, ValueError, KeyError, EOFError) as error:
-        raise ValueError(f"the pack {folder} cannot be read ({error}): fetch it again, or remove it") from error
+        raise SoftbiasError(f"the pack {folder} cannot be read ({error}): fetch it again, or remove it") from error
     everything = np.concatenate(list(labels.values()))
     return Dataset(name, images, everything, tuple(class_names), splits_of(split), notes=resize_note((TILE, TILE), size))
 
@@ -96,7 +97,7 @@ def _tiles(sheets: Sequence[Path], count: int, split: str) -> Pixels:
         parts.append(sheet.reshape(rows, TILE, columns, TILE, 3).swapaxes(1, 2).reshape(-1, TILE, TILE, 3))
     found = sum(map(len, parts))
     if found < count:
-        raise ValueError(f"{count} {split} labels, but {found} pictures in {len(sheets)} {split} sheets: is one missing?")
+        raise SoftbiasError(f"{count} {split} labels, but {found} pictures in {len(sheets)} {split} sheets: is one missing?")
     return np.concatenate(parts)[:count]
 
 

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from softbias.errors import SoftbiasError
+
 Images = NDArray[np.uint8]
 Indices = NDArray[np.int64]
 PARTS = 4
@@ -33,7 +35,7 @@ def combined(images: Images, labels: Indices, numbers: Sequence[int], seed: int 
     """2 × 2 pictures of four distinct classes, drawn at random.  # (N, S, S, 3), (N,) -> (n, 2S, 2S, 3), (n, 4)"""
     by_class = [np.flatnonzero(labels == name) for name in np.unique(labels)]
     if len(by_class) < PARTS:
-        raise ValueError(f"combined scenes show {PARTS} classes, but the pictures have only {len(by_class)}")
+        raise SoftbiasError(f"combined scenes show {PARTS} classes, but the pictures have only {len(by_class)}")
     sources = np.empty((len(numbers), PARTS), np.int64)
     for place, number in enumerate(numbers):
         chance = np.random.default_rng((seed, int(number), 1))
@@ -62,15 +64,15 @@ def on_background(
     place   "random", "center", or "corner" (top left)
     """
     if place not in PLACES:
-        raise ValueError(f"place must be one of {', '.join(PLACES)}, but place={place!r}")
+        raise SoftbiasError(f"place must be one of {', '.join(PLACES)}, but place={place!r}")
     side = max(images.shape[1:3])
     size = size or 4 * side
     height, width = (max(1, round(edge * scale)) for edge in images.shape[1:3])
     if max(height, width) > size:
-        raise ValueError(f"a picture of {side} px at scale {scale:g} does not fit on a scene of {size} px")
+        raise SoftbiasError(f"a picture of {side} px at scale {scale:g} does not fit on a scene of {size} px")
     small = [picture.shape[:2] for picture in backgrounds if min(picture.shape[:2]) < size]
     if small:
-        raise ValueError(f"scenes of {size} px need backgrounds of at least {size} px, but one has {small[0]}")
+        raise SoftbiasError(f"scenes of {size} px need backgrounds of at least {size} px, but one has {small[0]}")
     scenes = np.empty((len(numbers), size, size, 3), np.uint8)
     sources = np.empty(len(numbers), np.int64)
     for at, number in enumerate(numbers):

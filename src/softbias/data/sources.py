@@ -25,6 +25,7 @@ from softbias.data.decode import describe_fit, heif_available, resized
 from softbias.data.findings import cut_groups, unassigned
 from softbias.data.listing import Listing, pictures, read_listing, some
 from softbias.data.splits import Indices, read_manifest, splits_of, stratified_split, write_manifest
+from softbias.errors import SoftbiasError
 
 SIZES = (32, 64, 96, 128, 224)
 MANY = 20_000  # pictures; below that, more than 128 pixels cost more time than they bring accuracy
@@ -56,10 +57,12 @@ def read_own(
     describe_fit(fit)
     path = Path(path)
     if not path.exists():
-        raise ValueError(f"{path} does not exist; give a folder with one per class, a CSV file (path, label) or an .npz file")
+        raise SoftbiasError(
+            f"{path} does not exist; give a folder with one per class, a CSV file (path, label) or an .npz file"
+        )
     if path.suffix.lower() in (".npz", ".npy") or is_array_folder(path):
         if group_by is not None or manifest is not None:
-            raise ValueError(f"{path}: arrays have no file names, so neither group_by nor a manifest can be used")
+            raise SoftbiasError(f"{path}: arrays have no file names, so neither group_by nor a manifest can be used")
         data = _fitted(read_arrays(path), img_size, fit)
         splits, made = complete_splits(data.name, data.labels, data.splits, seed)
         return data.with_splits(splits, *made, *_require_classes(data.name, data.labels, data.class_names, splits))
@@ -118,7 +121,7 @@ def _split(listing: Listing, seed: int, manifest: str | Path | None) -> tuple[di
         if listing.groups is not None:
             problems += cut_groups(listing.groups, listing.split)
         if problems:
-            raise ValueError(f"{listing.name}: {problems[0].text}: {some(problems[0].files)}")
+            raise SoftbiasError(f"{listing.name}: {problems[0].text}: {some(problems[0].files)}")
     given = splits_of(listing.split or [])
     if manifest is not None and set(given) <= {"train"} and Path(manifest).exists():
         return _recall(listing, Path(manifest)), [f"the split is read from {manifest}"]
@@ -133,7 +136,7 @@ def complete_splits(
 ) -> tuple[dict[str, Indices], list[str]]:
     """Splits that have a train and a test part, whatever was given, and sentences about what was done for that."""
     if given and "train" not in given:
-        raise ValueError(f"{name}: there are pictures for {some(list(given))}, but none for train")
+        raise SoftbiasError(f"{name}: there are pictures for {some(list(given))}, but none for train")
     if "test" in given:
         return given, []
     if "val" in given:
@@ -159,7 +162,7 @@ def _recall(listing: Listing, manifest: Path) -> dict[str, Indices]:
     found = [place.get(os.path.abspath(file), "") for file in listing.files]
     new = [name for name, split in zip(listing.relative(), found, strict=True) if not split]
     if new:
-        raise ValueError(
+        raise SoftbiasError(
             f"{listing.name}: {pictures(len(new))} not in the manifest {manifest}: {some(new)}; add them "
             "there, or remove the manifest to split anew"
         )
@@ -172,7 +175,7 @@ def _require_classes(name: str, labels: Indices, class_names: tuple[str, ...], s
     for split, indices in splits.items():
         without = [class_names[label] for label in sorted(set(range(len(class_names))) - set(labels[indices].tolist()))]
         if without and split == "train":
-            raise ValueError(
+            raise SoftbiasError(
                 f"{name}: there is no readable picture to learn {some(without)} from; add some, or remove the class"
             )
         if without:
@@ -193,5 +196,5 @@ def _fitted(data: Dataset, img_size: int | tuple[int, int] | None, fit: str) -> 
 def _pair(img_size: int | tuple[int, int]) -> tuple[int, int]:
     size = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
     if len(size) != 2 or min(size) < 1:
-        raise ValueError(f"img_size is a number of pixels, or (height, width), from 1 on, but got {img_size}")
+        raise SoftbiasError(f"img_size is a number of pixels, or (height, width), from 1 on, but got {img_size}")
     return size

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from softbias.errors import SoftbiasError
+
 if TYPE_CHECKING:
     from softbias.data.listing import Listing
 
@@ -38,7 +40,7 @@ def stratified_split(
     labels = np.asarray(labels, dtype=np.int64)
     shares = dict(FRACTIONS if fractions is None else fractions)
     if any(not 0 < share < 1 for share in shares.values()) or sum(shares.values()) >= 1 or "train" in shares:
-        raise ValueError(
+        raise SoftbiasError(
             f"fractions go to splits other than train, lie between 0 and 1 and sum to less than 1, but got {shares}"
         )
     if groups is not None:
@@ -65,11 +67,11 @@ def _grouped_split(labels: Indices, shares: dict[str, float], seed: int, groups:
     cost of group g in split s = Σ_c ((n_sc + g_c − t_sc)² − (n_sc − t_sc)²) / (t_sc N_c),    t_sc = share_s N_c
     """
     if len(groups) != len(labels):
-        raise ValueError(f"every picture needs a group: {len(labels)} pictures, but {len(groups)} groups")
+        raise SoftbiasError(f"every picture needs a group: {len(labels)} pictures, but {len(groups)} groups")
     names, member_of = np.unique(np.asarray(groups, dtype=str), return_inverse=True)
     splits = ["train", *shares]
     if len(names) < len(splits):
-        raise ValueError(
+        raise SoftbiasError(
             f"{len(splits)} splits need at least {len(splits)} groups, but there are {len(names)}: {', '.join(names)}"
         )
     counts = np.zeros((len(names), int(labels.max()) + 1))  # (groups, classes)
@@ -102,12 +104,12 @@ def group_of(paths: Sequence[str], pattern: str) -> tuple[str, ...]:
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"group by {pattern!r}: this is not a regular expression ({error})") from error
+        raise SoftbiasError(f"group by {pattern!r}: this is not a regular expression ({error})") from error
     found = []
     for path in paths:
         match = expression.search(path)
         if match is None:
-            raise ValueError(
+            raise SoftbiasError(
                 f"group by {pattern!r}: it is not found in {path!r}; every file needs a group, so let the expression "
                 "match all of them, or name a column of a CSV file"
             )
@@ -118,7 +120,7 @@ def group_of(paths: Sequence[str], pattern: str) -> tuple[str, ...]:
 def nested_fraction(labels: ArrayLike, indices: ArrayLike, percent: float, seed: int) -> Indices:
     """That percentage of the indices, class by class, at least one of each; a smaller part lies inside a larger one."""
     if not 0 < percent <= 100:
-        raise ValueError(f"a fraction is more than 0 and at most 100 percent, but got {percent}")
+        raise SoftbiasError(f"a fraction is more than 0 and at most 100 percent, but got {percent}")
     labels, chosen = np.asarray(labels, dtype=np.int64), np.unique(np.asarray(indices, dtype=np.int64))
     parts = [np.empty(0, np.int64)]
     for label in np.unique(labels[chosen]):
@@ -132,7 +134,7 @@ def k_fold(labels: ArrayLike, indices: ArrayLike, folds: int, seed: int) -> list
     """(train, held out) for each fold, stratified; every index is held out exactly once."""
     labels, chosen = np.asarray(labels, dtype=np.int64), np.unique(np.asarray(indices, dtype=np.int64))
     if not 2 <= folds <= len(chosen):
-        raise ValueError(f"folds go from 2 to the number of pictures, {len(chosen)}, but got {folds}")
+        raise SoftbiasError(f"folds go from 2 to the number of pictures, {len(chosen)}, but got {folds}")
     dealt = np.concatenate(
         [
             members[_order(len(members), seed, "fold", int(label))]
@@ -170,7 +172,7 @@ def read_manifest(path: str | Path) -> tuple[Listing, dict[str, Indices]]:
 
     listing = list_csv(path)
     if listing.split is None:
-        raise ValueError(f"{path} is no manifest: it has no column 'split'")
+        raise SoftbiasError(f"{path} is no manifest: it has no column 'split'")
     return listing, splits_of(listing.split)
 
 
@@ -187,7 +189,7 @@ def splits_of(split: Sequence[str]) -> dict[str, Indices]:
 def _order(count: int, seed: int, purpose: str, label: int) -> Indices:
     """A random order of `count` things."""
     if seed < 0:
-        raise ValueError(f"a seed is a whole number from 0 on, but got {seed}")
+        raise SoftbiasError(f"a seed is a whole number from 0 on, but got {seed}")
     words = np.random.PCG64(np.random.SeedSequence([seed, PURPOSES[purpose], label])).random_raw(count)
     return np.argsort(words, kind="stable")
 

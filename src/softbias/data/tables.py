@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from softbias.data.listing import SPLIT_NAMES, Listing, make_listing, pictures, same_classes, some
+from softbias.errors import SoftbiasError
 
 COLUMNS = {
     "path": ("path", "file", "filename", "filepath", "file_name", "image", "image_path"),
@@ -30,12 +31,12 @@ def list_csv(path: str | Path, group_by: str | None = None) -> Listing:
         other = any("\udc80" <= letter <= "\udcff" for name in missing for letter in name)  # bytes that are no UTF-8
         why = "the file is not in UTF-8: save it so" if other else f"paths are relative to {path.parent}"
         shown = some([name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name in missing])
-        raise ValueError(f"{path}: {len(missing)} of {pictures(len(files))} not found: {shown}; {why}")
+        raise SoftbiasError(f"{path}: {len(missing)} of {pictures(len(files))} not found: {shown}; {why}")
     split = None
     if "split" in table:
         unknown = sorted({name for name in table["split"] if name and name.casefold() not in SPLIT_NAMES})
         if unknown:
-            raise ValueError(f"{path}: the column split takes train, val, test or nothing, but has {some(unknown)}")
+            raise SoftbiasError(f"{path}: the column split takes train, val, test or nothing, but has {some(unknown)}")
         split = [SPLIT_NAMES.get(name.casefold(), "") for name in table["split"]]
         same_classes(path, table["label"], split)
     listing = make_listing(path, files, table["label"], split, [])
@@ -49,35 +50,35 @@ def read_table(path: Path, needed: Sequence[str] = ("path", "label")) -> dict[st
     """Column names in small letters -> values; path, label and split go by these names, where there are such columns."""
     try:
         if path.read_bytes()[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            raise ValueError(f"{path} is UTF-16: save it as CSV in UTF-8")
+            raise SoftbiasError(f"{path} is UTF-16: save it as CSV in UTF-8")
         with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             head = file.readline()
             file.seek(0)
             rows = list(csv.reader(file, delimiter=max("\t;,", key=head.count)))
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+        raise SoftbiasError(f"{path} cannot be read: {error.strerror}") from error
     except csv.Error as error:
-        raise ValueError(f"{path} is not a table: {error}") from error
+        raise SoftbiasError(f"{path} is not a table: {error}") from error
     columns = [name.strip().casefold() for name in rows[0]] if rows else []
     lines = [(number, row) for number, row in enumerate(rows[1:], start=2) if any(row)]
     for number, row in lines:
         if len(row) != len(columns):
-            raise ValueError(f"{path}: line {number} has {len(row)} columns, but the first line names {len(columns)}")
+            raise SoftbiasError(f"{path}: line {number} has {len(row)} columns, but the first line names {len(columns)}")
     table = {name: [row[index] for _, row in lines] for index, name in enumerate(columns)}
     for column, names in COLUMNS.items():
         found = next((name for name in names if name in table), None)
         if found is not None:
             table[column] = table[found] if column == "path" else [value.strip() for value in table[found]]
         elif column in needed:
-            raise ValueError(
+            raise SoftbiasError(
                 f"{path} needs a column {column!r} (or {', '.join(names[1:])}), but has {some(columns) or 'none'}; "
                 f"write {','.join(needed)}{'[,split]' if 'label' in needed else ''} into its first line"
             )
     for column in needed:
         empty = [str(number) for (number, _), value in zip(lines, table[column], strict=True) if not value]
         if empty:
-            raise ValueError(f"{path}: there is no {column} in line {some(empty)}")
+            raise SoftbiasError(f"{path}: there is no {column} in line {some(empty)}")
     twice = [name for name, count in Counter(table["path"]).items() if count > 1]
     if twice:
-        raise ValueError(f"{path} lists {pictures(len(twice))} more than once: {some(twice)}; list each one once")
+        raise SoftbiasError(f"{path} lists {pictures(len(twice))} more than once: {some(twice)}; list each one once")
     return table

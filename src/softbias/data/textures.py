@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from softbias.errors import SoftbiasError
+
 Picture = NDArray[np.uint8]
 Values = NDArray[np.float64]
 
@@ -46,7 +48,7 @@ def load_backgrounds(folder: str | Path | None = None, *, smallest: int = 128) -
     given = os.environ.get("SOFTBIAS_DATA")
     place = Path(folder) if folder is not None else Path(given) / FOLDER if given else None
     if folder is not None and (place is None or not place.is_dir()):
-        raise ValueError(f"there is no folder of backgrounds {folder}")
+        raise SoftbiasError(f"there is no folder of backgrounds {folder}")
     if place is None or not place.is_dir():
         return Backgrounds(tuple(textures(max(256, 2 * smallest))), "procedural textures")
     files = sorted(file for file in place.iterdir() if file.suffix.lower() in SUFFIXES)
@@ -56,11 +58,11 @@ def load_backgrounds(folder: str | Path | None = None, *, smallest: int = 128) -
             pictures.append(np.asarray(image.convert("RGB")))
     small = [file.name for file, picture in zip(files, pictures, strict=True) if min(picture.shape[:2]) < smallest]
     if small:
-        raise ValueError(
+        raise SoftbiasError(
             f"backgrounds need at least {smallest} × {smallest} pixels, but {', '.join(small[:3])} in {place} are smaller"
         )
     if not pictures:
-        raise ValueError(f"there are no pictures in the folder of backgrounds {place}")
+        raise SoftbiasError(f"there are no pictures in the folder of backgrounds {place}")
     return Backgrounds(tuple(pictures), f"{len(pictures)} pictures of {place.name}/")
 
 

@@ -49,14 +49,14 @@ def disabled() -> Iterator[None]:
 
 
 def recent(index: int) -> bool:
-    """Ampere or later: bfloat16 in the matrix units, and room for most of our tiles (see `roomy`); and Triton works."""
+    """Ampere or later, with bfloat16 in the matrix units and shared memory for most of our tiles; and Triton works."""
     if index not in _recent:
         new = torch.version.hip is None and torch.cuda.get_device_capability(index) >= (8, 0)
         _recent[index] = new and toolchain.works()
     return _recent[index]
 
 
-def roomy(index: int) -> bool:
+def has_large_smem(index: int) -> bool:
     """Whether a program may have more shared memory than the 99 KB of a GeForce: 163 or 227 KB, on an A100 or H100, say."""
     if index not in _roomy:
         _roomy[index] = torch.cuda.get_device_capability(index) in ROOMY
@@ -70,7 +70,7 @@ def exporting() -> bool:
 
 # What torch.compiler.assume_constant_result does, but for importing the compiler, which takes seconds.
 recent._dynamo_marked_constant = True  # type: ignore[attr-defined]
-roomy._dynamo_marked_constant = True  # type: ignore[attr-defined]
+has_large_smem._dynamo_marked_constant = True  # type: ignore[attr-defined]
 exporting._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from softbias import kernels
+from softbias.errors import SoftbiasError
 from softbias.kernels.launching import Program, planned
 from softbias.kernels.tiles import Sizes, Tiles, block
 
@@ -79,19 +80,21 @@ def plain_attention_penalty(q: Tensor, k: Tensor, penalty: Tensor, scale: float)
 def check(q: Tensor, k: Tensor, penalty: Tensor) -> None:
     tokens = q.shape[-2]
     if q.ndim != 4 or q.shape != k.shape or q.dtype != k.dtype or penalty.shape != (tokens, tokens):
-        raise ValueError(
+        raise SoftbiasError(
             "attention_penalty takes q and k of one shape (B, H, N, D) and one type and a penalty (N, N), "
             f"but got {tuple(q.shape)} {q.dtype}, {tuple(k.shape)} {k.dtype} and {tuple(penalty.shape)}"
         )
 
 
 @planned
-def plan(shape: Sizes, q: Sizes, k: Sizes, dq: Sizes, scale: float, gradient: bool, weighted: bool, roomy: bool) -> Program:
-    """For the shape of the queries, and the strides of these, the keys and the gradients; for a `roomy` card, or any."""
+def plan(
+    shape: Sizes, q: Sizes, k: Sizes, dq: Sizes, scale: float, gradient: bool, weighted: bool, has_large_smem: bool
+) -> Program:
+    """For the shape of the queries, and the strides of these, the keys and the gradients."""
     from softbias.kernels.distance_program import penalty_program
 
     images, heads, tokens, channels = shape
-    tiles = (TILES if roomy else SMALL_TILES)[gradient].for_tokens(tokens)
+    tiles = (TILES if has_large_smem else SMALL_TILES)[gradient].for_tokens(tokens)
     constants = {"tokens": tokens, "channels": channels, "WEIGHTED": weighted, "GRADIENT": gradient}
     constants |= {"TOKENS": block(tokens), "CHANNELS": block(channels), "BLOCK": min(tiles.size, block(tokens))}
     return Program(penalty_program, (images * heads,), tiles, (*q[:3], *k[:3], *dq[:3], scale, heads), constants)
@@ -104,8 +107,8 @@ def run(
     q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))
     totals = q.new_empty(q.shape[:2], dtype=torch.float32)
     dq, dk = (gradient_like(q), gradient_like(k)) if gradient else (q, k)
-    roomy = not q.is_cuda or kernels.roomy(q.device.index)
-    program = plan(q.shape, q.stride(), k.stride(), dq.stride(), scale, gradient, weights is not None, roomy)
+    has_large_smem = not q.is_cuda or kernels.has_large_smem(q.device.index)
+    program = plan(q.shape, q.stride(), k.stride(), dq.stride(), scale, gradient, weights is not None, has_large_smem)
     program(q, k, penalty.mT.contiguous(), totals if weights is None else weights.contiguous(), totals, dq, dk)
     return totals.mean(1), dq, dk
 

@@ -37,6 +37,7 @@ import torch
 from torch import Tensor
 
 from softbias import kernels
+from softbias.errors import SoftbiasError
 from softbias.kernels.launching import Program, planned
 from softbias.kernels.operation import operation
 from softbias.kernels.tiles import Sizes, Tiles, block, padded
@@ -85,19 +86,19 @@ def place_map(weight: Tensor, bias: Tensor, height: int, width: int) -> Tensor:
 
 def check(anywhere: Sizes, v: Sizes, types: tuple[torch.dtype, ...], parameters: tuple[Sizes, ...], grid: Sizes) -> None:
     if len(v) != 4 or anywhere != v or len(set(types)) > 1:
-        raise ValueError(
+        raise SoftbiasError(
             "gated_mix takes content and values of one shape (B, H, N, D) and one type, "
             f"but got {tuple(anywhere)} {types[0]} and {tuple(v)} {types[1]}"
         )
     _, heads, tokens, channels = v
     if grid[0] * grid[1] != tokens or tokens > LONGEST:
-        raise ValueError(
+        raise SoftbiasError(
             f"gated_mix takes at most {LONGEST} tokens on a grid, but got {tokens} tokens on {grid[0]} × {grid[1]}"
         )
     if channels % 8 or channels > WIDEST:
-        raise ValueError(f"gated_mix takes a multiple of 8 channels per head, {WIDEST} at most, but got {channels}")
+        raise SoftbiasError(f"gated_mix takes a multiple of 8 channels per head, {WIDEST} at most, but got {channels}")
     if parameters != ((heads, 3), (heads,), (heads,)):
-        raise ValueError(
+        raise SoftbiasError(
             f"gated_mix takes weight ({heads}, 3), bias ({heads},) and gate ({heads},) for {heads} heads, "
             f"but got {', '.join(str(tuple(shape)) for shape in parameters)}"
         )

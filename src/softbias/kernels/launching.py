@@ -21,6 +21,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
+from softbias.errors import SoftbiasError
 from softbias.kernels.tiles import Tiles
 
 TRACED = (FakeTensor, FunctionalTensor)
@@ -56,7 +57,7 @@ class Program:
             return self.by_triton(torch.library.wrap_triton(self.kernel), tensors)
         if device.type == "cpu":
             if type(self.kernel).__name__ != "InterpretedFunction":
-                raise ValueError(
+                raise SoftbiasError(
                     "Triton kernels take CPU tensors only in its interpreter, so set TRITON_INTERPRET=1 at the start"
                 )
             return self.by_triton(self.kernel, tensors)
@@ -87,7 +88,7 @@ class Program:
 
 
 @contextmanager
-def asking() -> Iterator[Asked]:
+def capture_launches() -> Iterator[Asked]:
     """Inside, programs are not started; what would have been is listed."""
     asked: Asked = []
     token = ASKED.set(asked)

@@ -37,7 +37,8 @@ import torch
 from torch import Tensor
 
 from softbias import kernels
-from softbias.kernels import few
+from softbias.errors import SoftbiasError
+from softbias.kernels import short_seq as few
 from softbias.kernels.launching import Program, planned
 from softbias.kernels.operation import operation
 from softbias.kernels.projections import empty_gradients, empty_result, with_contiguous_channels
@@ -65,12 +66,12 @@ def masked_attention(qkv: Tensor, a: Tensor, b: Tensor, scale: float, prefix: in
 def fits(qkv: Tensor) -> bool:
     """Whether `masked_attention` takes these. From 129 tokens on its backward needs 106 KB of shared memory at least."""
     tokens = qkv.shape[1]
-    return kernels.usable(qkv, tokens, qkv.shape[-1]) and (tokens <= 128 or kernels.roomy(qkv.device.index))
+    return kernels.usable(qkv, tokens, qkv.shape[-1]) and (tokens <= 128 or kernels.has_large_smem(qkv.device.index))
 
 
 def plain_masked_attention(qkv: Tensor, a: Tensor, b: Tensor, scale: float, prefix: int, roll: str) -> Tensor:
     """The same in plain PyTorch, with the map in memory."""
-    from softbias.attention.rolling import unroll  # its package holds the layer, which needs this module
+    from softbias.kernels.rolling import unroll  # its package holds the layer, which needs this module
 
     q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
     y = ((q * scale) @ k.mT) * unroll(a.mT @ b, prefix, roll).to(q.dtype)
@@ -80,12 +81,12 @@ def plain_masked_attention(qkv: Tensor, a: Tensor, b: Tensor, scale: float, pref
 
 def check(qkv: Sizes, a: Sizes, b: Sizes, prefix: int, roll: str) -> None:
     if len(qkv) != 5 or qkv[2] != 3 or len(a) != 3 or a != b or a[::2] != qkv[3:0:-2]:
-        raise ValueError(
+        raise SoftbiasError(
             "masked_attention takes a projection (B, N, 3, H, D) and two factors (H, r, N), "
             f"but got {', '.join(str(tuple(shape)) for shape in (qkv, a, b))}"
         )
     if roll not in ROLLS or not 0 <= prefix < qkv[1]:
-        raise ValueError(
+        raise SoftbiasError(
             f"masked_attention takes a roll out of {', '.join(ROLLS)} and a prefix of fewer than all {qkv[1]} tokens, "
             f"but got roll={roll!r} and prefix={prefix}"
         )
@@ -186,7 +187,7 @@ def plan_backward(
     of_mask = layout(a, prefix, roll)
     numbers = (*strides[:4], *out[:3], *dout[:3], *dqkv[:4], scale)
     if tokens <= few.LONGEST:
-        from softbias.kernels.masked_few_program import backward_program as backward_of_few
+        from softbias.kernels.masked_short_seq_program import backward_program as backward_of_few
 
         each = -(-images * heads // BACKWARD_OF_FEW.size)
         parts = -(-images // each)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 
 from softbias import kernels
-from softbias.kernels.launching import Asked, asking, prepare
+from softbias.kernels.launching import Asked, capture_launches, prepare
 
 Run = Callable[..., Any]  # a tensor, or several
 
@@ -89,7 +89,7 @@ class Kept:
 def likely(inputs: tuple[Any, ...], forward: Run, backward: Run, keep: Any, differentiate: Any) -> Asked:
     """What a step with these inputs will start, forward and backward, if gradients come laid out like the outputs."""
     ctx = Kept()
-    with asking() as asked:
+    with capture_launches() as asked:
         output = forward(*inputs)
         keep(ctx, inputs, output)
         outputs = output if isinstance(output, tuple) else (output,)

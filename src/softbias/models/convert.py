@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from softbias.attention import Attention, find_attention
+from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 from softbias.models import foreign
 from softbias.models.layers import build_attention
@@ -34,12 +35,12 @@ def convert(model: Model, blocks: int | Iterable[int], attention: str, **options
     own = isinstance(converted, VisionTransformer)
     sites = None if own else foreign.timm_sites(converted, None)
     if not own and sites is None:
-        raise ValueError(f"convert takes a softbias transformer or timm's ViT, but got {type(model).__name__}")
+        raise SoftbiasError(f"convert takes a softbias transformer or timm's ViT, but got {type(model).__name__}")
     depth = len(converted.blocks)
     chosen = [blocks] if isinstance(blocks, int) else list(blocks)
     for index in chosen:
         if not -depth <= index < depth:
-            raise ValueError(f"the model has blocks 0 to {depth - 1}, but block {index} was asked for")
+            raise SoftbiasError(f"the model has blocks 0 to {depth - 1}, but block {index} was asked for")
     for index in sorted({index % depth for index in chosen}):
         block = converted.blocks[index]
         source, grid = (block.attn, block.attn.grid) if own else (sites[index][0], sites[index][1])  # type: ignore[index]
@@ -71,10 +72,10 @@ def read_projections(source: Any) -> tuple[int, dict[str, Tensor]]:
     if isinstance(source, Attention):
         return source.heads, source.projections()
     if type(source).__name__ == "GPSA":
-        raise ValueError("convert cannot read timm's ConViT; load its weights into ours with softbias.load_weights first")
+        raise SoftbiasError("convert cannot read timm's ConViT; load its weights into ours with softbias.load_weights first")
     for name in ("q_norm", "k_norm", "norm"):
         if not isinstance(getattr(source, name, nn.Identity()), nn.Identity):
-            raise ValueError(f"convert takes plain attention, but this one has a {name} that no mechanism of ours has")
+            raise SoftbiasError(f"convert takes plain attention, but this one has a {name} that no mechanism of ours has")
     given: dict[str, Tensor] = {}
     for kind, tensor in source.qkv.named_parameters():
         given |= {f"{name}.{kind}": part for name, part in zip("qkv", tensor.detach().chunk(3), strict=True)}

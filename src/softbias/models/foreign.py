@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from softbias.attention import Attention
-from softbias.errors import unknown_name
+from softbias.errors import SoftbiasError, unknown_name
 from softbias.grid import Grid
 from softbias.models.presets import FEW_PATCHES
 from softbias.models.spec import pair, suitable_patch
@@ -40,7 +40,7 @@ def create_timm(name: str, *, device: Any = None, dtype: torch.dtype | None = No
         if refused == "img_size" or (refused == "drop_path_rate" and not value):  # it takes any size, and drops no path
             return create_timm(name, device=device, dtype=dtype, **options)
         hint = "; --drop-path 0 leaves it out" if refused == "drop_path_rate" else ""
-        raise ValueError(f"timm:{name} has no option {refused}, but {refused}={value!r}{hint}") from error
+        raise SoftbiasError(f"timm:{name} has no option {refused}, but {refused}={value!r}{hint}") from error
     grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
     if grid and grid[0] * grid[1] < FEW_PATCHES and "img_size" in options:
         warnings.warn(
@@ -59,7 +59,9 @@ def require_timm(name: str) -> None:
 
     if not timm.is_model(name.split(".")[0]):
         near = " or ".join(f"timm:{each}" for each in difflib.get_close_matches(name, timm.list_models(), 3, 0.5))
-        raise ValueError(f"timm has no model {name!r}; {f'did you mean {near}? ' if near else ''}timm.list_models() names all")
+        raise SoftbiasError(
+            f"timm has no model {name!r}; {f'did you mean {near}? ' if near else ''}timm.list_models() names all"
+        )
 
 
 class TimmAdapter(nn.Module):
@@ -71,7 +73,7 @@ class TimmAdapter(nn.Module):
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         if attn_mask is not None or is_causal:
-            raise ValueError(f"{type(self.mechanism).__name__} attention takes no attention mask")
+            raise SoftbiasError(f"{type(self.mechanism).__name__} attention takes no attention mask")
         return self.mechanism(x)
 
 
@@ -145,7 +147,7 @@ class HuggingFaceClassifier(nn.Module):
     def reset_classifier(self, num_classes: int) -> None:
         head = self.get_classifier()
         if not isinstance(head, nn.Linear):
-            raise ValueError(f"{self.name} has a head of {type(head).__name__}, and only a linear one can be replaced")
+            raise SoftbiasError(f"{self.name} has a head of {type(head).__name__}, and only a linear one can be replaced")
         self.model.classifier = nn.Linear(head.in_features, num_classes).to(head.weight)
         self.config.num_labels = self.model.num_labels = self.num_classes = num_classes
         self.class_names = None
@@ -167,15 +169,15 @@ def create_hugging_face(
     try:
         from transformers import AutoConfig, AutoModelForImageClassification
     except ImportError as error:
-        raise ValueError("hf: models need the package transformers: pip install 'softbias[hf]'") from error
+        raise SoftbiasError("hf: models need the package transformers: pip install 'softbias[hf]'") from error
     if not (Path(folder) / "config.json").is_file():
-        raise ValueError(f"hf:{folder}: there is no config.json in that folder")
+        raise SoftbiasError(f"hf:{folder}: there is no config.json in that folder")
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     size = getattr(config, "image_size", None)
     if img_size is not None and size is not None and pair("image_size", size) != pair("img_size", img_size):
-        raise ValueError(f"hf:{folder} is for image_size={size}, but {img_size} was asked for")
+        raise SoftbiasError(f"hf:{folder} is for image_size={size}, but {img_size} was asked for")
     if getattr(config, "num_channels", in_chans) != in_chans:
-        raise ValueError(f"hf:{folder} is for num_channels={config.num_channels}, but {in_chans} was asked for")
+        raise SoftbiasError(f"hf:{folder} is for num_channels={config.num_channels}, but {in_chans} was asked for")
     if num_classes not in (None, config.num_labels):
         config.num_labels = num_classes
     if any(Path(folder).glob("*.safetensors")):
@@ -183,7 +185,7 @@ def create_hugging_face(
             folder, config=config, local_files_only=True, use_safetensors=True, ignore_mismatched_sizes=True
         )
     elif any(Path(folder).glob("*.bin")):
-        raise ValueError(f"hf:{folder} holds pickled weights, which can run code; save them as safetensors first")
+        raise SoftbiasError(f"hf:{folder} holds pickled weights, which can run code; save them as safetensors first")
     else:
         model = AutoModelForImageClassification.from_config(config)
     return HuggingFaceClassifier(model).to(device=device, dtype=dtype)

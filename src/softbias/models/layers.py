@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from softbias.attention import Attention, find_attention
-from softbias.errors import unknown_name
+from softbias.errors import SoftbiasError, unknown_name
 from softbias.grid import Grid
 from softbias.models.spec import Layer, ModelSpec
 
@@ -48,7 +48,7 @@ class PatchEmbed(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         if images.ndim != 4 or images.shape[1:] != (self.in_chans, *self.img_size):
-            raise ValueError(
+            raise SoftbiasError(
                 f"this model takes images of shape (batch, {self.in_chans}, {self.img_size[0]}, {self.img_size[1]}), "
                 f"but got {tuple(images.shape)}; softbias.resize(model, img_size) makes it fit another size"
             )

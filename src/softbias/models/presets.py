@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from softbias.errors import unknown_name
+from softbias.errors import SoftbiasError, unknown_name
 from softbias.models.spec import Layer, ModelSpec, ResNetSpec, Spec, check_fields, pair, suitable_patch
 
 FEW_PATCHES = 16
@@ -40,7 +40,7 @@ def convit(
     """
     gated_blocks = depth - 2 if gated_blocks is None else gated_blocks
     if not 0 <= gated_blocks <= depth:
-        raise ValueError(f"gated_blocks must lie between 0 and depth={depth}, but gated_blocks={gated_blocks}")
+        raise SoftbiasError(f"gated_blocks must lie between 0 and depth={depth}, but gated_blocks={gated_blocks}")
     options: dict[str, Any] = {"strength": strength, "gate": gate, "centers": centers}
     options = {name: value for name, value in options.items() if value != {"centers": "square"}.get(name, 1.0)}
     everywhere = gated_blocks == depth
@@ -76,7 +76,7 @@ def ibit(
     """
     masked_blocks = depth if masked_blocks is None else masked_blocks
     if not 0 <= masked_blocks <= depth:
-        raise ValueError(f"masked_blocks must lie between 0 and depth={depth}, but masked_blocks={masked_blocks}")
+        raise SoftbiasError(f"masked_blocks must lie between 0 and depth={depth}, but masked_blocks={masked_blocks}")
     roll = roll or ("released" if released else "paper")
     options = {"norm": norm, "rank": rank, "kernel": kernel, "fit": fit, "roll": roll}
     release: dict[str, Any] = {"residual": "normalized", "positions": "sinusoid_1d"} if released else {}
@@ -211,7 +211,7 @@ def preset_spec(
     if kind is ModelSpec:
         image["patch_size"] = suitable_patch(size) if patch_size is None else pair("patch_size", patch_size)
     elif patch_size is not None:
-        raise ValueError(f"{name} has no patches, but patch_size={patch_size}")
+        raise SoftbiasError(f"{name} has no patches, but patch_size={patch_size}")
     spec = preset.family(**of_family, **image)
     if overrides:
         check_fields(kind, overrides)

@@ -20,8 +20,9 @@ from torch.nn.functional import interpolate
 
 from softbias.attention import find_attention
 from softbias.attention.masked import RANK, Masked
-from softbias.attention.rolling import fit_svd, roll_back
+from softbias.errors import SoftbiasError
 from softbias.grid import Grid
+from softbias.kernels.rolling import fit_svd, roll_back
 from softbias.models.layers import Block
 from softbias.models.spec import Spec, pair
 from softbias.models.vit import VisionTransformer
@@ -35,7 +36,7 @@ def resize(model: Model, img_size: int | tuple[int, int]) -> Model:
     """A copy of the model for another image size; to its own size it is an exact copy."""
     present = getattr(model, "spec", None)
     if not isinstance(present, Spec):
-        raise ValueError(f"resize takes a softbias model, but got {type(model).__name__}")
+        raise SoftbiasError(f"resize takes a softbias model, but got {type(model).__name__}")
     spec = with_possible_ranks(replace(present, img_size=pair("img_size", img_size)))
     if spec == present:
         return copy.deepcopy(model)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from softbias.errors import unknown_name
+from softbias.errors import SoftbiasError, unknown_name
 from softbias.grid import Grid
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -90,29 +90,29 @@ class ModelSpec:
         object.__setattr__(self, "layers", tuple(self.layers))
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, but {name}={getattr(self, name)!r}")
+                raise SoftbiasError(f"{name} must be one of {', '.join(choices)}, but {name}={getattr(self, name)!r}")
         for name in ("width", "heads", "in_chans"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, but {name}={getattr(self, name)}")
+                raise SoftbiasError(f"{name} must be at least 1, but {name}={getattr(self, name)}")
         if self.num_classes < 0:
-            raise ValueError(f"num_classes must be at least 0 (no head), but num_classes={self.num_classes}")
+            raise SoftbiasError(f"num_classes must be at least 0 (no head), but num_classes={self.num_classes}")
         for name in ("drop_path", "dropout"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must lie in [0, 1), but {name}={getattr(self, name)}")
+                raise SoftbiasError(f"{name} must lie in [0, 1), but {name}={getattr(self, name)}")
         if not self.layers:
-            raise ValueError("a model needs at least one layer, but layers is empty")
+            raise SoftbiasError("a model needs at least one layer, but layers is empty")
         if self.class_token is not None and not 0 <= self.class_token < self.depth:
-            raise ValueError(
+            raise SoftbiasError(
                 f"the class token joins before a block, 0 to {self.depth - 1}, or never (None), "
                 f"but class_token={self.class_token}"
             )
         if self.pool == "token" and self.class_token is None:
-            raise ValueError('pool="token" needs a class token: set class_token to a block, or pool="average"')
+            raise SoftbiasError('pool="token" needs a class token: set class_token to a block, or pool="average"')
         if self.positions in ("sinusoid", "sinusoid_1d") and self.width % 4:
-            raise ValueError(f"sinusoid positions need a width that is a multiple of 4, but width={self.width}")
+            raise SoftbiasError(f"sinusoid positions need a width that is a multiple of 4, but width={self.width}")
         for image, patch, side in zip(self.img_size, self.patch_size, ("height", "width"), strict=True):
             if image % patch:
-                raise ValueError(
+                raise SoftbiasError(
                     f"the image's {side} must be a multiple of the patch's, but {image} is not a multiple of {patch}; "
                     f"nearest that works: {max(1, round(image / patch)) * patch}"
                 )
@@ -175,9 +175,9 @@ class ResNetSpec:
         object.__setattr__(self, "blocks", tuple(self.blocks))
         object.__setattr__(self, "channels", tuple(self.channels))
         if self.stem not in ("small", "large"):
-            raise ValueError(f'stem must be "small" or "large", but stem={self.stem!r}')
+            raise SoftbiasError(f'stem must be "small" or "large", but stem={self.stem!r}')
         if len(self.blocks) != len(self.channels):
-            raise ValueError(f"blocks and channels must be equally many, but are {self.blocks} and {self.channels}")
+            raise SoftbiasError(f"blocks and channels must be equally many, but are {self.blocks} and {self.channels}")
 
     def describe_layers(self) -> str:
         return f"{sum(self.blocks)} × {'bottleneck' if self.bottleneck else 'basic'} convolution"
@@ -213,7 +213,7 @@ def check_fields(spec: type[Spec], given: Mapping[str, Any]) -> None:
 def pair(name: str, value: Any) -> tuple[int, int]:
     sides = (value, value) if isinstance(value, int) else tuple(value)
     if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
-        raise ValueError(f"{name} must be a whole number or (height, width), but {name}={value!r}")
+        raise SoftbiasError(f"{name} must be a whole number or (height, width), but {name}={value!r}")
     return sides
 
 
@@ -230,4 +230,4 @@ def suitable_patch(img_size: int | tuple[int, int]) -> int:
     for patch in (2, 1):
         if all(side % patch == 0 for side in sides) and max(sides) // patch <= 64:
             return patch
-    raise ValueError(f"no patch of 16, 8, 4 or 2 divides img_size={img_size}; choose a multiple of 16, or give patch_size")
+    raise SoftbiasError(f"no patch of 16, 8, 4 or 2 divides img_size={img_size}; choose a multiple of 16, or give patch_size")

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from softbias._version import __version__
+from softbias.errors import SoftbiasError
 from softbias.models import Spec, create_model, spec_from_dict
 from softbias.models.cfg import timm_cfg
 from softbias.models.foreign import HuggingFaceClassifier
@@ -42,10 +43,10 @@ def save(
     folder = Path(folder)
     names = tuple(class_names or getattr(model, "class_names", None) or ())
     if names and len(names) != model.num_classes:
-        raise ValueError(f"the model has {model.num_classes} classes, but {len(names)} class names were given")
+        raise SoftbiasError(f"the model has {model.num_classes} classes, but {len(names)} class names were given")
     for option in preprocessing or {}:
         if option not in PREPROCESSING:
-            raise ValueError(f"preprocessing takes {', '.join(PREPROCESSING)}, but got {option!r}")
+            raise SoftbiasError(f"preprocessing takes {', '.join(PREPROCESSING)}, but got {option!r}")
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(model, HuggingFaceClassifier):
         if names:
@@ -63,7 +64,7 @@ def save(
     elif hasattr(model, "timm_options"):
         model_args = {name: value for name, value in model.timm_options.items() if name != "num_classes"}
     else:
-        raise ValueError(f"save takes a softbias, timm: or hf: model, but got {type(model).__name__}")
+        raise SoftbiasError(f"save takes a softbias, timm: or hf: model, but got {type(model).__name__}")
     cfg |= preprocessing or {}
     config = {
         "architecture": cfg.pop("architecture"),
@@ -95,22 +96,22 @@ def load(folder: str | Path, *, device: Any = None) -> nn.Module:
     folder = Path(folder)
     path = folder / "config.json"
     if not path.is_file():
-        raise ValueError(f"there is no saved model in {folder}: it has no config.json")
+        raise SoftbiasError(f"there is no saved model in {folder}: it has no config.json")
     try:
         config = json.loads(path.read_text())
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
+        raise SoftbiasError(f"{path} is not JSON: {error}") from error
     if "model_type" in config:
         return create_model(f"hf:{folder}", device=device).eval()
     about = config.get("softbias", {})
     if about.get("format", FORMAT) > FORMAT:
-        raise ValueError(
+        raise SoftbiasError(
             f"{folder} was saved by softbias {about.get('version')} in format {about['format']}, "
             f"and this is softbias {__version__}, which reads up to format {FORMAT}: upgrade softbias"
         )
     weights = folder / "model.safetensors"
     if not weights.is_file():
-        raise ValueError(f"there are no weights in {folder}: it has no model.safetensors")
+        raise SoftbiasError(f"there are no weights in {folder}: it has no model.safetensors")
     args = dict(config.get("model_args", {}))
     name = about.get("name")
     if "spec" in args:
@@ -120,7 +121,7 @@ def load(folder: str | Path, *, device: Any = None) -> nn.Module:
     elif name and name.startswith("timm:"):
         model = create_model(name, num_classes=config["num_classes"], **args)
     else:
-        raise ValueError(f"{folder} was not saved by softbias; timm.create_model('local-dir:{folder}') may read it")
+        raise SoftbiasError(f"{folder} was not saved by softbias; timm.create_model('local-dir:{folder}') may read it")
     model.load_state_dict(load_file(weights))
     model.pretrained_cfg = model.default_cfg = {**config["pretrained_cfg"], "architecture": config["architecture"]}
     names = config.get("label_names")

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 from softbias.models.layers import Block, PatchEmbed, fixed_positions
 from softbias.models.spec import ModelSpec
@@ -132,7 +133,7 @@ class VisionTransformer(nn.Module):
         """A new head for another number of classes; the spec follows."""
         pools = {"token": "token", "avg": "average", "average": "average", "flatten": "flatten", None: self.spec.pool}
         if global_pool not in pools:
-            raise ValueError(f"global_pool must be token, avg or flatten, but global_pool={global_pool!r}")
+            raise SoftbiasError(f"global_pool must be token, avg or flatten, but global_pool={global_pool!r}")
         self.spec = replace(self.spec, num_classes=num_classes, pool=pools[global_pool])
         self.global_pool = {"average": "avg"}.get(self.spec.pool, self.spec.pool)
         self.num_classes = num_classes

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
+from softbias.errors import SoftbiasError
 from softbias.models.spec import ModelSpec
 
 WRAPPERS = ("state_dict", "model", "module", "model_ema", "state_dict_ema")
@@ -26,7 +27,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     if path.is_dir():
         path = path / "model.safetensors"
     if not path.is_file():
-        raise ValueError(f"there are no weights at {path}")
+        raise SoftbiasError(f"there are no weights at {path}")
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
@@ -34,7 +35,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     if path.suffix in (".pth", ".pt", ".bin", ".tar"):
         loaded = torch.load(path, map_location="cpu", weights_only=True)
         return unwrap_state_dict(loaded)
-    raise ValueError(f"weights must be .safetensors, .pth, .pt or .bin, but got {path.name}")
+    raise SoftbiasError(f"weights must be .safetensors, .pth, .pt or .bin, but got {path.name}")
 
 
 def unwrap_state_dict(given: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -95,7 +96,7 @@ def load_weights(
     if wrong:
         hint = "; keep_head=True keeps the model's own head" if any(w.startswith(("head.", "fc.")) for w in wrong) else ""
         more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
-        raise ValueError(f"the weights do not fit: {'; '.join(wrong[:8])}{more}{hint}")
+        raise SoftbiasError(f"the weights do not fit: {'; '.join(wrong[:8])}{more}{hint}")
     model.load_state_dict(state, strict=strict)
     return model
 

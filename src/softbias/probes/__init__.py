@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from softbias.classifier import Classifier
 from softbias.errors import unknown_name
 from softbias.probes import (
     faithfulness,
@@ -33,9 +34,8 @@ from softbias.probes import (
     texture,
 )
 from softbias.probes.rows import Rows
-from softbias.subject import Subject
 
-__all__ = ["PROBES", "Probe", "Rows", "Subject", "find_probe"]
+__all__ = ["PROBES", "Classifier", "Probe", "Rows", "find_probe"]
 
 
 @dataclass(frozen=True)

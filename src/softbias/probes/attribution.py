@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
 from softbias.attention import NoAttentionMapError
-from softbias.inspection import attention_sites, choose_layers, unwrap
+from softbias.errors import SoftbiasError
+from softbias.models.inspect import attention_sites, choose_layers, unwrap
 from softbias.probes.rollout import attention_gradient_rollout, attention_rollout
 from softbias.probes.seeing import evaluating, see
 
@@ -76,7 +77,7 @@ def integrated(model: nn.Module, images: Tensor, target: Tensor) -> Tensor:
 def grad_cam(model: nn.Module, images: Tensor, target: Tensor) -> Tensor:
     bare: Any = unwrap(model)
     if not hasattr(bare, "forward_features") or not hasattr(bare, "forward_head"):
-        raise ValueError(f"{type(bare).__name__} does not say where its features end, so there is no grad-cam of it")
+        raise SoftbiasError(f"{type(bare).__name__} does not say where its features end, so there is no grad-cam of it")
     shape = cells(model, images)
     with evaluating(bare), torch.enable_grad():
         features = bare.forward_features(images.detach().requires_grad_())

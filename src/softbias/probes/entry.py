@@ -13,16 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from softbias.inspection import unwrap
+from softbias.classifier import Classifier
+from softbias.errors import SoftbiasError
 from softbias.models.foreign import HuggingFaceClassifier
+from softbias.models.inspect import unwrap
 from softbias.models.resize import resize
 from softbias.models.spec import Spec
-from softbias.subject import Subject
 
 ENTRIES = ("resize", "native")
 
 
-class NoNativeEntryError(ValueError):
+class NoNativeEntryError(SoftbiasError):
     """The model cannot take pictures of another size."""
 
 
@@ -37,23 +38,23 @@ class AnySize(nn.Module):
         return self.inner.model(images, interpolate_pos_encoding=True).logits
 
 
-def at_size(subject: Subject, size: tuple[int, int]) -> Subject:
+def at_size(classifier: Classifier, size: tuple[int, int]) -> Classifier:
     """The same model for pictures of another size, or a NoNativeEntryError that says why not."""
-    model: Any = unwrap(subject.model)
+    model: Any = unwrap(classifier.model)
     if isinstance(getattr(model, "spec", None), Spec):
         try:
-            return subject.with_model(resize(model, size))
+            return classifier.with_model(resize(model, size))
         except ValueError as error:  # such as a size that its patches do not divide
-            raise NoNativeEntryError(f"{subject.name} cannot be brought to {size[0]} × {size[1]} px: {error}") from error
+            raise NoNativeEntryError(f"{classifier.name} cannot be brought to {size[0]} × {size[1]} px: {error}") from error
     if isinstance(model, HuggingFaceClassifier):
-        return subject.with_model(AnySize(model))
+        return classifier.with_model(AnySize(model))
     if hasattr(model, "set_input_size"):  # timm's transformers
         other = copy.deepcopy(model)
         other.set_input_size(img_size=size)
-        return subject.with_model(other)
+        return classifier.with_model(other)
     if hasattr(model, "patch_embed") and hasattr(model, "pos_embed"):
-        raise NoNativeEntryError(f"{subject.name} takes pictures of one size only")
-    return subject
+        raise NoNativeEntryError(f"{classifier.name} takes pictures of one size only")
+    return classifier
 
 
 def fitted(images: Tensor, size: tuple[int, int]) -> Tensor:
@@ -64,7 +65,7 @@ def fitted(images: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 @torch.no_grad()
-def enter(subject: Subject, images: Tensor, size: tuple[int, int] | None) -> Tensor:
+def enter(classifier: Classifier, images: Tensor, size: tuple[int, int] | None) -> Tensor:
     """Logits of pictures, resized to `size` before, or as they are (None).  # (B, 3, H, W) in [0, 1] -> (B, K)"""
-    images = images.to(subject.device)
-    return subject.logits(images if size is None else fitted(images, size)).cpu()
+    images = images.to(classifier.device)
+    return classifier.logits(images if size is None else fitted(images, size)).cpu()

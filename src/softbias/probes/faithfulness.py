@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from softbias.errors import unknown_name
+from softbias.classifier import Classifier
+from softbias.errors import SoftbiasError, unknown_name
 from softbias.probes.attribution import METHODS, PASSES, methods_for
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Rows, mean_of, stamp
-from softbias.subject import Subject
 
 STEPS = 16
 BATCH = 50
@@ -36,7 +36,7 @@ GAMES = ("deletion", "insertion")
 
 
 def faithfulness(
-    model: nn.Module | Subject,
+    model: nn.Module | Classifier,
     data: Source,
     *,
     n: int = 200,
@@ -52,44 +52,44 @@ def faithfulness(
     steps     in how many parts the cells go and come
     say       is told passes and estimated time before the work begins
     """
-    subject = Subject.of(model)
-    pictures = sample(data, subject, n=n, seed=seed, split=split)
-    first = subject.normalized(pictures.images[:1].to(subject.device).float() / 255)
-    chosen = list(methods) if methods is not None else methods_for(subject.model, first)
+    classifier = Classifier.of(model)
+    pictures = sample(data, classifier, n=n, seed=seed, split=split)
+    first = classifier.normalized(pictures.images[:1].to(classifier.device).float() / 255)
+    chosen = list(methods) if methods is not None else methods_for(classifier.model, first)
     for name in chosen:
         if name not in METHODS:
             raise unknown_name("way to explain", name, METHODS)
     if steps < 1:
-        raise ValueError(f"steps must be at least 1, but steps={steps}")
+        raise SoftbiasError(f"steps must be at least 1, but steps={steps}")
     chosen += ["random"] if "random" not in chosen else []
     passes = {name: 2 * (steps + 1) + PASSES.get(name, 1) for name in chosen}
     curves: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
     start, done = time.perf_counter(), 0
     total = sum(passes.values())
-    seconds = seconds_per_pass(subject, first) * total * len(pictures)
+    seconds = seconds_per_pass(classifier, first) * total * len(pictures)
     say(f"faithfulness: {total} passes per picture, about {seconds:.0f} s for {len(pictures):,} pictures")
-    for images, _ in pictures.batches(subject.device, BATCH):
-        x = subject.normalized(images)
+    for images, _ in pictures.batches(classifier.device, BATCH):
+        x = classifier.normalized(images)
         with torch.no_grad():
-            target = subject.model(x).argmax(-1)
+            target = classifier.model(x).argmax(-1)
         for name in chosen:
-            order = METHODS[name](subject.model, x, target).detach()
+            order = METHODS[name](classifier.model, x, target).detach()
             for game in GAMES:
-                curves[name, game].append(curve(subject.model, x, target, order, game, steps).cpu())
+                curves[name, game].append(curve(classifier.model, x, target, order, game, steps).cpu())
         done += len(images)
         if done == len(images) < len(pictures):
             left = (time.perf_counter() - start) / done * (len(pictures) - done)
             say(f"faithfulness: measured on the first {done}, {left:.0f} s to go")
-    return stamp(subject, "faithfulness", rows_of(curves, chosen, passes, steps), data=pictures.name)
+    return stamp(classifier, "faithfulness", rows_of(curves, chosen, passes, steps), data=pictures.name)
 
 
 @torch.no_grad()
-def seconds_per_pass(subject: Subject, picture: Tensor) -> float:
+def seconds_per_pass(classifier: Classifier, picture: Tensor) -> float:
     """Of one picture in a batch; a gradient counts as a second pass."""
     batch = picture.expand(BATCH, -1, -1, -1)
-    subject.model(batch[:2])
+    classifier.model(batch[:2])
     start = time.perf_counter()
-    subject.model(batch)
+    classifier.model(batch)
     return (time.perf_counter() - start) / BATCH
 
 

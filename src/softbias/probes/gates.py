@@ -16,27 +16,28 @@ from torch import nn
 
 from softbias.attention.gated import Gated
 from softbias.attention.positional import Positional
-from softbias.inspection import attention_sites
+from softbias.classifier import Classifier
+from softbias.errors import SoftbiasError
+from softbias.models.inspect import attention_sites
 from softbias.probes.rows import Row, Rows, exactly, stamp
-from softbias.subject import Subject
 
 UNITS = {"gate": "share of place", "strength": "α", "center_row": "patches", "center_column": "patches", "width": "patches"}
 
 
 @torch.no_grad()
-def gates(model: nn.Module | Subject, data: Any = None) -> Rows:
+def gates(model: nn.Module | Classifier, data: Any = None) -> Rows:
     """Rows per layer and head that has a place: gate, strength, centre and width. No pass over pictures."""
-    subject = Subject.of(model)
+    classifier = Classifier.of(model)
     found: Rows = []
-    for layer, site in enumerate(attention_sites(subject.model)):
+    for layer, site in enumerate(attention_sites(classifier.model)):
         for head, values in enumerate(places(site.module)):
             found += [
                 {"measure": name, "unit": UNITS[name], "layer": layer, "head": head, **exactly(value)}
                 for name, value in values.items()
             ]
     if not found:
-        raise ValueError(f"{subject.name} has no gated or positional attention, so it has no gates")
-    return stamp(subject, "gates", found)
+        raise SoftbiasError(f"{classifier.name} has no gated or positional attention, so it has no gates")
+    return stamp(classifier, "gates", found)
 
 
 def places(module: Any) -> list[dict[str, float]]:

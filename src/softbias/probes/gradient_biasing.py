@@ -32,16 +32,17 @@ from torch.nn.functional import cross_entropy
 from softbias.attention import Attention
 from softbias.attention.full import Full
 from softbias.attention.masked import EPSILON, Masked, frobenius
-from softbias.inspection import attention_sites
+from softbias.classifier import Classifier
+from softbias.errors import SoftbiasError
+from softbias.models.inspect import attention_sites
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Row, Rows, mean_of, stamp
-from softbias.subject import Subject
 
 TINY = 1e-20
 
 
 def gradient_biasing(
-    model: nn.Module | Subject,
+    model: nn.Module | Classifier,
     data: Source,
     *,
     n: int = 200,
@@ -50,32 +51,34 @@ def gradient_biasing(
     near: float = 1.5,
 ) -> Rows:
     """Rows per layer and distance, averaged over heads. One pass forward and one back per picture."""
-    subject = Subject.of(model)
-    pictures = sample(data, subject, n=n, seed=seed, split=split)
+    classifier = Classifier.of(model)
+    pictures = sample(data, classifier, n=n, seed=seed, split=split)
     pictures.needed_labels("gradient-biasing")
-    layers = {layer: site.module for layer, site in enumerate(attention_sites(subject.model, pictures.size))}
+    layers = {layer: site.module for layer, site in enumerate(attention_sites(classifier.model, pictures.size))}
     chosen: dict[int, Any] = {layer: module for layer, module in layers.items() if isinstance(module, Masked | Full)}
     if not chosen:
-        raise ValueError(f"{subject.name} has neither learned masks nor full attention of ours to compare them with")
+        raise SoftbiasError(f"{classifier.name} has neither learned masks nor full attention of ours to compare them with")
     soft = [layer for layer, module in chosen.items() if isinstance(module, Masked) and module.norm == "softmax"]
     if soft:
-        raise ValueError(f'layers {soft} of {subject.name} have norm="softmax", where the mask does not scale the gradient')
+        raise SoftbiasError(
+            f'layers {soft} of {classifier.name} have norm="softmax", where the mask does not scale the gradient'
+        )
     seen: dict[tuple[int, str, float], list[Tensor]] = defaultdict(list)
-    for images, labels in pictures.batches(subject.device, batch=50):
+    for images, labels in pictures.batches(classifier.device, batch=50):
         assert labels is not None
         with torch.enable_grad(), recording(chosen) as recorded:
-            cross_entropy(subject.logits(images), labels, reduction="sum").backward()
+            cross_entropy(classifier.logits(images), labels, reduction="sum").backward()
         for layer, (scores, masked, mask) in recorded.items():
             assert scores.grad is not None
             if not bool(chosen[layer].grid.patches_only(scores.grad).any()):
                 continue  # the last layer of a model that pools by its class token: its patches' rows reach no logit
             for key, values in by_distance(scores.grad, masked.grad, mask, chosen[layer].grid, near).items():
                 seen[layer, *key].append(values.detach().cpu())
-        subject.model.zero_grad(set_to_none=True)
+        classifier.model.zero_grad(set_to_none=True)
     if not seen:
-        raise ValueError(f"no patch of {subject.name} receives a gradient in a layer that has masks or full attention")
+        raise SoftbiasError(f"no patch of {classifier.name} receives a gradient in a layer that has masks or full attention")
     rows = [row_of(layer, measure, distance, torch.cat(parts)) for (layer, measure, distance), parts in seen.items()]
-    return stamp(subject, "gradient-biasing", rows, near=near, data=pictures.name)
+    return stamp(classifier, "gradient-biasing", rows, near=near, data=pictures.name)
 
 
 def row_of(layer: int, measure: str, distance: float, values: Tensor) -> Row:

@@ -15,33 +15,33 @@ import torch
 from torch import nn
 
 from softbias.attention.positional import Positional
-from softbias.attention.rolling import kernel_map
+from softbias.classifier import Classifier
 from softbias.grid import Grid
-from softbias.inspection import inspect
+from softbias.kernels.rolling import kernel_map
 from softbias.models import create_model
+from softbias.models.inspect import inspect
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Rows, exactly, stamp
-from softbias.subject import Subject
 
 STRENGTHS = (0.1, 0.5, 1.0, 4.0)
 KERNELS = ("conv3x3", "exp_l2", "gaussian(1.0)", "exp_l1")
 
 
 @torch.no_grad()
-def illustrations(model: nn.Module | Subject, data: Source, *, seed: int = 0, split: str = "test", heads: int = 4) -> Rows:
+def illustrations(model: nn.Module | Classifier, data: Source, *, seed: int = 0, split: str = "test", heads: int = 4) -> Rows:
     """Maps of one query patch: untrained full attention beside positional attention at several α, and mask targets.
 
     The model gives the grid alone; `full` is the first layer of a fresh ViT on one picture, `positional` has content=False.
     """
-    subject = Subject.of(model)
-    pictures = sample(data, subject, n=1, seed=seed, split=split)
+    classifier = Classifier.of(model)
+    pictures = sample(data, classifier, n=1, seed=seed, split=split)
     torch.manual_seed(seed)
     fresh = create_model("deit_nano", img_size=pictures.size, num_classes=10)
     grid: Grid = fresh.grid(0).with_prefix(0)  # type: ignore[operator]
     query = (grid.height // 2) * grid.width + grid.width // 2
     found: Rows = []
     images, _ = next(iter(pictures.batches()))
-    maps = inspect(fresh.eval(), Subject.of(fresh).normalized(images), layers=0).maps[0]
+    maps = inspect(fresh.eval(), Classifier.of(fresh).normalized(images), layers=0).maps[0]
     full = grid.with_prefix(1).patches_only(maps, renormalize=True)[0]
     for head in range(heads):
         found += cells("full attention, untrained", full[head % len(full), query], grid, head)
@@ -51,7 +51,7 @@ def illustrations(model: nn.Module | Subject, data: Source, *, seed: int = 0, sp
             found += cells(f"positional, α = {strength:g}", attention[head, query], grid, head)
     for kernel in KERNELS:
         found += cells(f"target {kernel}", kernel_map(grid, kernel)[query], grid, None)
-    return stamp(subject, "illustrations", found)
+    return stamp(classifier, "illustrations", found)
 
 
 def cells(measure: str, values: torch.Tensor, grid: Grid, head: int | None) -> Rows:

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from softbias.classifier import Classifier, patch_size, patch_tokens
 from softbias.grid import Grid
-from softbias.inspection import Site, attention_sites, choose_layers, inspect
+from softbias.models.inspect import Site, attention_sites, choose_layers, inspect
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Rows, mean_of, stamp
-from softbias.subject import Subject, patch_size, patch_tokens
 
 TINY = 1e-12
 UNITS = {"non_locality": "patches", "distance": "pixels", "entropy": "nats"}
@@ -33,18 +33,18 @@ PLAIN, ABSOLUTE = "A, rows normalized", "|A|, rows normalized"
 
 @torch.no_grad()
 def locality(
-    model: nn.Module | Subject, data: Source, *, n: int = 1000, seed: int = 0, split: str = "test", original: bool = False
+    model: nn.Module | Classifier, data: Source, *, n: int = 1000, seed: int = 0, split: str = "test", original: bool = False
 ) -> Rows:
     """Rows per layer and head, and per layer over all heads (head None). One pass per picture."""
-    subject = Subject.of(model)
-    pictures = sample(data, subject, n=n, seed=seed, split=split)
-    sites = attention_sites(subject.model, pictures.size)
-    layers = choose_layers(subject.model, sites, None)
-    pixels = patch_size(subject.model, pictures.size)
+    classifier = Classifier.of(model)
+    pictures = sample(data, classifier, n=n, seed=seed, split=split)
+    sites = attention_sites(classifier.model, pictures.size)
+    layers = choose_layers(classifier.model, sites, None)
+    pixels = patch_size(classifier.model, pictures.size)
     seen: dict[tuple[int, str], list[Tensor]] = defaultdict(list)
-    for images, _ in pictures.batches(subject.device):
-        x = subject.normalized(images)
-        maps = original_maps(subject.model, sites, layers, x) if original else inspect(subject.model, x).maps
+    for images, _ in pictures.batches(classifier.device):
+        x = classifier.normalized(images)
+        maps = original_maps(classifier.model, sites, layers, x) if original else inspect(classifier.model, x).maps
         for layer in layers:
             attention = patch_map(maps[layer], sites[layer])
             for measure, values in measures(attention, sites[layer].grid, pixels).items():
@@ -55,7 +55,9 @@ def locality(
         about: dict[str, Any] = {"measure": measure, "unit": UNITS[measure], "layer": layer, "map": reading(sites[layer])}
         rows.append({**about, "head": None, **mean_of(values.mean(1))})
         rows += [{**about, "head": head, **mean_of(values[:, head])} for head in range(values.shape[1])]
-    return stamp(subject, "locality", rows, input="raw patch embeddings" if original else "the layer's own", data=pictures.name)
+    return stamp(
+        classifier, "locality", rows, input="raw patch embeddings" if original else "the layer's own", data=pictures.name
+    )
 
 
 def reading(site: Site) -> str:

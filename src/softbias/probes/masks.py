@@ -23,26 +23,27 @@ import torch
 from torch import Tensor, nn
 
 from softbias.attention.masked import Masked
-from softbias.attention.rolling import fitted_factors, kernel_map, unroll
-from softbias.inspection import attention_sites
+from softbias.classifier import Classifier
+from softbias.errors import SoftbiasError
+from softbias.kernels.rolling import fitted_factors, kernel_map, unroll
+from softbias.models.inspect import attention_sites
 from softbias.probes.rows import Rows, exactly, stamp
-from softbias.subject import Subject
 
 UNITS = {"moved": "relative", "kernel_fit": "cosine", "rank": "effective rank", "rank_1%": "rank", "negative": "share"}
 UNITS |= {"reach": "patches"}
 
 
 @torch.no_grad()
-def masks(model: nn.Module | Subject, data: Any = None) -> Rows:
+def masks(model: nn.Module | Classifier, data: Any = None) -> Rows:
     """Rows per layer and head that has a mask. No pass over pictures."""
-    subject = Subject.of(model)
+    classifier = Classifier.of(model)
     found: Rows = []
-    for layer, site in enumerate(attention_sites(subject.model)):
+    for layer, site in enumerate(attention_sites(classifier.model)):
         if isinstance(site.module, Masked):
             found += of_layer(site.module, layer)
     if not found:
-        raise ValueError(f"{subject.name} has no learned masks")
-    return stamp(subject, "masks", found)
+        raise SoftbiasError(f"{classifier.name} has no learned masks")
+    return stamp(classifier, "masks", found)
 
 
 def of_layer(attention: Masked, layer: int) -> Rows:

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from softbias.classifier import Classifier
+from softbias.errors import SoftbiasError
 from softbias.probes.changes import compare
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Rows, stamp
-from softbias.subject import Subject
 
 
 def occlusion(
-    model: nn.Module | Subject,
+    model: nn.Module | Classifier,
     data: Source,
     *,
     n: int = 1000,
@@ -26,14 +27,14 @@ def occlusion(
     tiles: int = 8,
 ) -> Rows:
     """Rows per share that is hidden. 1 + len(shares) passes per picture."""
-    subject = Subject.of(model)
-    pictures = sample(data, subject, n=n, seed=seed, split=split)
+    classifier = Classifier.of(model)
+    pictures = sample(data, classifier, n=n, seed=seed, split=split)
     if any(side % tiles for side in pictures.size) or not all(0 <= share <= 1 for share in shares):
-        raise ValueError(f"tiles must divide {pictures.size} and shares lie in [0, 1], but {tiles=}, shares={tuple(shares)}")
+        raise SoftbiasError(f"tiles must divide {pictures.size} and shares lie in [0, 1], but {tiles=}, shares={tuple(shares)}")
     color = pictures.images.float().mean((0, 2, 3)) / 255
     changes = {share: functools.partial(hidden, share=share, tiles=tiles, color=color) for share in shares}
-    rows = compare(subject, pictures, changes, seed, "hidden")
-    return stamp(subject, "occlusion", rows, tiles=tiles, data=pictures.name)
+    rows = compare(classifier, pictures, changes, seed, "hidden")
+    return stamp(classifier, "occlusion", rows, tiles=tiles, data=pictures.name)
 
 
 def hidden(images: Tensor, chance: torch.Generator, *, share: float, tiles: int, color: Tensor) -> Tensor:

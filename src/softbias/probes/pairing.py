@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from softbias.classifier import Classifier
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
-from softbias.opening import Opened, is_built, open_model
-from softbias.subject import Subject
-from softbias.training.page import epoch_rows
-from softbias.training.preparing import split_up
-from softbias.training.run import RunDirectory, RunSpec
+from softbias.errors import SoftbiasError
+from softbias.runs.opening import Opened, is_built, open_model
+from softbias.runs.page import epoch_rows
+from softbias.runs.prepare import split_up
+from softbias.runs.run import Run, RunSpec
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,11 @@ class Pair:
     data: Dataset
 
     @property
-    def subject(self) -> Subject:
-        return self.opened.subject
+    def classifier(self) -> Classifier:
+        return self.opened.classifier
 
     def called(self, name: str) -> Pair:
-        return replace(self, opened=replace(self.opened, subject=replace(self.subject, name=name)))
+        return replace(self, opened=replace(self.opened, classifier=replace(self.classifier, name=name)))
 
 
 class Sets:
@@ -72,26 +73,26 @@ def pair(source: str, data: str | None, sets: Sets, *, device: str = "cpu", opti
 
 def needed(source: str, data: str | None) -> str:
     if data is None:
-        raise ValueError(f"{source} is not a run, so it brings no pictures along: name some with --data")
+        raise SoftbiasError(f"{source} is not a run, so it brings no pictures along: name some with --data")
     return data
 
 
-def through_training(opened: Opened) -> Iterator[Subject]:
-    """The subject at its start and at every checkpoint of its run, in order."""
+def through_training(opened: Opened) -> Iterator[Classifier]:
+    """The classifier at its start and at every checkpoint of its run, in order."""
     if opened.run is None:
-        raise ValueError(f"{opened.subject.name} is not a run, so it has no checkpoints")
+        raise SoftbiasError(f"{opened.classifier.name} is not a run, so it has no checkpoints")
     moments = opened.moments()
     if not moments:
-        raise ValueError(f"{opened.run.path} keeps no checkpoints; fit with --keep every=1, or --probe-every 1")
+        raise SoftbiasError(f"{opened.run.path} keeps no checkpoints; fit with --keep every=1, or --probe-every 1")
     steps = steps_per_epoch(opened.run)
     for moment in moments:
-        subject = opened.at(moment).subject
-        yield replace(subject, when={**subject.when, "epoch": round(subject.when["step"] / steps, 4)})
+        classifier = opened.at(moment).classifier
+        yield replace(classifier, when={**classifier.when, "epoch": round(classifier.when["step"] / steps, 4)})
 
 
-def steps_per_epoch(run: RunDirectory) -> float:
+def steps_per_epoch(run: Run) -> float:
     """From the first line of metrics that tells of an epoch."""
     rows = epoch_rows(run.metrics)
     if not rows:
-        raise ValueError(f"{run.path} has no epoch in its metrics.jsonl, so its checkpoints cannot be placed")
+        raise SoftbiasError(f"{run.path} has no epoch in its metrics.jsonl, so its checkpoints cannot be placed")
     return rows[0]["step"] / rows[0]["epoch"]

@@ -12,14 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from softbias.classifier import Classifier
+from softbias.errors import SoftbiasError
 from softbias.probes.changes import compare
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Rows, stamp
-from softbias.subject import Subject
 
 
 def patch_shuffle(
-    model: nn.Module | Subject,
+    model: nn.Module | Classifier,
     data: Source,
     *,
     n: int = 1000,
@@ -28,15 +29,15 @@ def patch_shuffle(
     tiles: Sequence[int] = (2, 4, 8),
 ) -> Rows:
     """Rows per number of tiles a side. 1 + len(tiles) passes per picture."""
-    subject = Subject.of(model)
-    pictures = sample(data, subject, n=n, seed=seed, split=split)
+    classifier = Classifier.of(model)
+    pictures = sample(data, classifier, n=n, seed=seed, split=split)
     for count in tiles:
         if count < 2 or any(side % count for side in pictures.size):
-            raise ValueError(
+            raise SoftbiasError(
                 f"tiles must divide the picture's {pictures.size[0]} × {pictures.size[1]} pixels, but tiles={count}"
             )
     changes = {count: functools.partial(shuffled, tiles=count) for count in tiles}
-    return stamp(subject, "patch-shuffle", compare(subject, pictures, changes, seed, "tiles"), data=pictures.name)
+    return stamp(classifier, "patch-shuffle", compare(classifier, pictures, changes, seed, "tiles"), data=pictures.name)
 
 
 def shuffled(images: Tensor, chance: torch.Generator, *, tiles: int) -> Tensor:

@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from softbias.classifier import Classifier
 from softbias.data.dataset import Dataset
-from softbias.subject import Subject
+from softbias.errors import SoftbiasError
 
 BATCH = 100
 
@@ -46,20 +47,20 @@ class Pictures:
 
     def needed_labels(self, probe: str) -> Tensor:
         if self.labels is None:
-            raise ValueError(f"{probe} compares predictions with labels, but the classes of {self.name} are not the model's")
+            raise SoftbiasError(f"{probe} compares predictions with labels, but the classes of {self.name} are not the model's")
         return self.labels
 
 
 Source = Dataset | Pictures | tuple[Any, Any]
 
 
-def sample(data: Source, subject: Subject, *, n: int, seed: int = 0, split: str = "test") -> Pictures:
+def sample(data: Source, classifier: Classifier, *, n: int, seed: int = 0, split: str = "test") -> Pictures:
     """At most n pictures of a split ("all": of the whole set), drawn by the seed; all of them where there are fewer.
 
     data   a Dataset, Pictures, or arrays (n, H, W, 3) uint8 with labels (n,) or None
     """
     if n < 1:
-        raise ValueError(f"n must be at least 1, but n={n}")
+        raise SoftbiasError(f"n must be at least 1, but n={n}")
     if isinstance(data, Pictures):
         chosen = shuffled(len(data), n, seed)
         labels = None if data.labels is None else data.labels[torch.from_numpy(chosen)]
@@ -72,10 +73,10 @@ def sample(data: Source, subject: Subject, *, n: int, seed: int = 0, split: str 
         return Pictures(as_tensor(images[chosen]), found, classes=None if given is None else int(given.max()) + 1)
     indices = np.arange(len(data)) if split == "all" else data.splits.get(split)
     if indices is None or not len(indices):
-        raise ValueError(f"{data.name} has no pictures in {split!r}; it has {', '.join(data.splits)}")
-    data = as_the_model_counts(data, subject)
+        raise SoftbiasError(f"{data.name} has no pictures in {split!r}; it has {', '.join(data.splits)}")
+    data = as_the_model_counts(data, classifier)
     indices = indices[shuffled(len(indices), n, seed)]
-    known = subject.class_names is None or set(data.class_names) <= set(subject.class_names)
+    known = classifier.class_names is None or set(data.class_names) <= set(classifier.class_names)
     labels = torch.from_numpy(np.ascontiguousarray(data.labels[indices])) if known else None
     return Pictures(as_tensor(data.images[indices]), labels, data.name, len(data.class_names))
 
@@ -88,9 +89,9 @@ def as_tensor(images: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).contiguous()
 
 
-def as_the_model_counts(data: Dataset, subject: Subject) -> Dataset:
+def as_the_model_counts(data: Dataset, classifier: Classifier) -> Dataset:
     """The set with its classes numbered as the model has them, where the model knows them all by name."""
-    names = subject.class_names
+    names = classifier.class_names
     if names is None or tuple(names) == data.class_names or not set(data.class_names) <= set(names):
         return data
     numbers = np.array([names.index(name) for name in data.class_names])

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from softbias.classifier import Classifier
 from softbias.probes import (
     gates,
     locality,
@@ -27,7 +28,6 @@ from softbias.probes import (
 )
 from softbias.probes.pictures import Source
 from softbias.probes.rows import Row, Rows
-from softbias.subject import Subject
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def profile(
-    model: nn.Module | Subject,
+    model: nn.Module | Classifier,
     data: Source,
     *,
     n: int = 1000,
@@ -108,7 +108,7 @@ def profile(
     backgrounds: Any = None,
 ) -> Rows:
     """A row per line of the profile. About 30 passes per picture, and 2 + 2 per scene, two of which are 4 and 16 × as large."""
-    subject = Subject.of(model)
+    classifier = Classifier.of(model)
     found: dict[str, Rows | str] = {}
     for name, measure in MEASURES.items():
         options: dict[str, Any] = {} if name == "gates" else {"seed": seed, "split": split, "n": n, **OPTIONS.get(name, {})}
@@ -119,14 +119,14 @@ def profile(
         if name == "background" and backgrounds is not None:
             options["backgrounds"] = backgrounds
         try:
-            found[name] = measure(subject, data, **options)
+            found[name] = measure(classifier, data, **options)
         except ValueError as error:
             found[name] = str(error)
-    return [line(subject, item, found[item.probe]) for item in ITEMS]
+    return [line(classifier, item, found[item.probe]) for item in ITEMS]
 
 
-def line(subject: Subject, item: Item, rows: Rows | str) -> Row:
-    about: Row = {**subject.about(), "probe": "profile", "measure": item.key, "title": item.title, "group": item.group}
+def line(classifier: Classifier, item: Item, rows: Rows | str) -> Row:
+    about: Row = {**classifier.about(), "probe": "profile", "measure": item.key, "title": item.title, "group": item.group}
     nothing: Row = {"value": None, "low": None, "high": None, "n": 0, "unit": ""}
     if isinstance(rows, str):
         return {**about, **nothing, "note": rows}

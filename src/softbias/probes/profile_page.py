@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from softbias.pages.html import template
 from softbias.probes.drawing import label, latest
 from softbias.probes.profile import ITEMS
 from softbias.probes.rows import Row, Rows, plain
@@ -85,12 +86,8 @@ def chart(line: dict[str, Any], models: list[str]) -> dict[str, Any]:
 
 
 def page(rows: Rows) -> str:
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-
     from softbias._version import __version__
 
-    places = ChoiceLoader([PackageLoader("softbias", "probes"), PackageLoader("softbias", "training")])  # for its style sheet
-    environment = Environment(loader=places, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     models, lines = table(rows)
     groups: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
@@ -105,7 +102,7 @@ def page(rows: Rows) -> str:
     facts = {
         name: "; ".join(dict.fromkeys(str(row[name]) for row in rows if row.get(name))) for name in ("data", "backgrounds")
     }
-    return environment.get_template("profile.html.jinja").render(
+    return template("profile.html.jinja").render(
         models=models,
         groups={name: groups[name] for name in order if name in groups},
         untrained=untrained,

@@ -27,29 +27,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
+from softbias.classifier import Classifier, feature_map
 from softbias.grid import Grid
-from softbias.inspection import unwrap
+from softbias.models.inspect import unwrap
 from softbias.models.vit import VisionTransformer
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Rows, exactly, mean_of, stamp
-from softbias.subject import Subject, feature_map
 
 LARGEST = 32  # of a drawn field
 
 
 def receptive_field(
-    model: nn.Module | Subject, data: Source, *, n: int = 100, seed: int = 0, split: str = "test", layers: bool = True
+    model: nn.Module | Classifier, data: Source, *, n: int = 100, seed: int = 0, split: str = "test", layers: bool = True
 ) -> Rows:
     """Rows per layer. One pass forward and one back per picture and layer."""
-    subject = Subject.of(model)
-    pictures = sample(data, subject, n=n, seed=seed, split=split)
+    classifier = Classifier.of(model)
+    pictures = sample(data, classifier, n=n, seed=seed, split=split)
     chance = torch.Generator().manual_seed(seed)
     sums: dict[int | None, Tensor] = {}
     radii: dict[tuple[int | None, str], list[Tensor]] = defaultdict(list)
-    for images, _ in pictures.batches(subject.device, batch=50):
+    for images, _ in pictures.batches(classifier.device, batch=50):
         images.requires_grad_()
-        with torch.enable_grad(), watching(subject, images.shape[-2:] if layers else None) as seen:
-            maps: dict[int | None, Tensor] = {None: feature_map(subject, images)}
+        with torch.enable_grad(), watching(classifier, images.shape[-2:] if layers else None) as seen:
+            maps: dict[int | None, Tensor] = {None: feature_map(classifier, images)}
             maps = {**seen, **maps}
             for number, (layer, features) in enumerate(maps.items()):
                 gradient = middle_gradient(features, images, chance, keep=number < len(maps) - 1)  # (B, H, W)
@@ -65,7 +65,7 @@ def receptive_field(
         rows.append({"measure": measure, "unit": "pixels", "layer": layer, "head": None, **mean_of(torch.cat(parts))})
     for layer, field in sums.items():
         rows += field_rows(field / field.max().clamp_min(1e-30), layer, middle[layer])
-    return stamp(subject, "receptive-field", rows, data=pictures.name)
+    return stamp(classifier, "receptive-field", rows, data=pictures.name)
 
 
 def middle_gradient(features: Tensor, images: Tensor, chance: torch.Generator, *, keep: bool) -> Tensor:
@@ -112,9 +112,9 @@ def field_rows(field: Tensor, layer: int | None, middle: tuple[float, float]) ->
 
 
 @contextmanager
-def watching(subject: Subject, size: Any) -> Iterator[dict[int | None, Tensor]]:
+def watching(classifier: Classifier, size: Any) -> Iterator[dict[int | None, Tensor]]:
     """Block by block the tokens as maps, while the model runs; nothing for a model without blocks of tokens."""
-    model: Any = unwrap(subject.model)
+    model: Any = unwrap(classifier.model)
     seen: dict[int | None, Tensor] = {}
     blocks = getattr(model, "blocks", None) if size is not None and hasattr(model, "patch_embed") else None
     with ExitStack() as hooks:

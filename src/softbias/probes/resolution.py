@@ -15,17 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from softbias.classifier import Classifier, patch_size
 from softbias.probes.changes import about, compare, predicted
 from softbias.probes.entry import NoNativeEntryError, at_size, fitted
 from softbias.probes.pictures import Pictures, Source, sample
 from softbias.probes.rows import Rows, share_of, stamp
-from softbias.subject import Subject, patch_size
 
 SCALES = (0.5, 0.75, 1.5, 2.0)
 
 
 def resolution(
-    model: nn.Module | Subject,
+    model: nn.Module | Classifier,
     data: Source,
     *,
     n: int = 1000,
@@ -34,26 +34,26 @@ def resolution(
     scales: Sequence[float] = SCALES,
 ) -> Rows:
     """Rows per scale and way. 1 + len(scales below 1) passes per picture at its own size, and one at each scale."""
-    subject = Subject.of(model)
-    pictures = sample(data, subject, n=n, seed=seed, split=split)
-    step = rounding(subject, pictures.size)
+    classifier = Classifier.of(model)
+    pictures = sample(data, classifier, n=n, seed=seed, split=split)
+    step = rounding(classifier, pictures.size)
     sizes = {scale: rounded(pictures.size, scale, step) for scale in scales}
     blurs = {scale: functools.partial(blurred, size=size) for scale, size in sizes.items() if scale < 1}
-    rows = [{**row, "entry": "blurred"} for row in compare(subject, pictures, blurs, seed, "scale")]
-    plain = predicted(subject, pictures, None, seed)
+    rows = [{**row, "entry": "blurred"} for row in compare(classifier, pictures, blurs, seed, "scale")]
+    plain = predicted(classifier, pictures, None, seed)
     for scale, size in sizes.items():
         try:
-            ready = at_size(subject, size)
+            ready = at_size(classifier, size)
         except NoNativeEntryError as error:
             nothing = {"value": None, "low": None, "high": None, "n": 0, "note": str(error)}
             rows.append({**about("consistency", "scale", scale, nothing), "entry": "native"})
             continue
         rows += [{**row, "entry": "native"} for row in natively(ready, pictures, plain, scale, size)]
-    return stamp(subject, "resolution", rows, data=pictures.name)
+    return stamp(classifier, "resolution", rows, data=pictures.name)
 
 
 @torch.no_grad()
-def natively(ready: Subject, pictures: Pictures, plain: Tensor, scale: float, size: tuple[int, int]) -> Rows:
+def natively(ready: Classifier, pictures: Pictures, plain: Tensor, scale: float, size: tuple[int, int]) -> Rows:
     now = torch.cat([ready.logits(fitted(images, size)).argmax(-1).cpu() for images, _ in pictures.batches(ready.device)])
     rows = [about("consistency", "scale", scale, share_of(now == plain))]
     if pictures.labels is not None:
@@ -61,9 +61,9 @@ def natively(ready: Subject, pictures: Pictures, plain: Tensor, scale: float, si
     return rows
 
 
-def rounding(subject: Subject, size: tuple[int, int]) -> tuple[int, int]:
+def rounding(classifier: Classifier, size: tuple[int, int]) -> tuple[int, int]:
     try:
-        return patch_size(subject.model, size)
+        return patch_size(classifier.model, size)
     except ValueError:  # no patches: any size will do
         return 1, 1
 

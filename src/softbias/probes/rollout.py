@@ -27,13 +27,13 @@ import torch
 from torch import Tensor, nn
 
 from softbias.attention import NoAttentionMapError
-from softbias.errors import unknown_name
+from softbias.classifier import Classifier
+from softbias.errors import SoftbiasError, unknown_name
 from softbias.grid import Grid
-from softbias.inspection import Inspection, attention_sites, describe, unwrap
+from softbias.models.inspect import Inspection, attention_sites, describe, unwrap
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Rows, mean_of, stamp
 from softbias.probes.seeing import Seen, see
-from softbias.subject import Subject
 
 JOINS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda maps: maps.mean(1),
@@ -64,7 +64,7 @@ def rollout(
     if heads not in JOINS:
         raise unknown_name("way to join heads", heads, JOINS)
     if not 0 <= residual <= 1 or not 0 <= discard < 1:
-        raise ValueError(f"residual must lie in [0, 1] and discard in [0, 1), but {residual=}, {discard=}")
+        raise SoftbiasError(f"residual must lie in [0, 1] and discard in [0, 1), but {residual=}, {discard=}")
     check_maps(maps)
     rolled: Tensor | None = None
     for layer, attention in enumerate(maps):
@@ -84,7 +84,7 @@ def gradient_rollout(maps: Sequence[Tensor], gradients: Sequence[Tensor]) -> Ten
     """R ← R + mean_h max(A ⊙ ∂y/∂A, 0) R from the identity; nothing is normalized.  # L × 2 × (B, H, N, N) -> (B, N, N)"""
     check_maps(maps)
     if [attention.shape for attention in maps] != [gradient.shape for gradient in gradients]:
-        raise ValueError("every map needs the gradient of its own shape")
+        raise SoftbiasError("every map needs the gradient of its own shape")
     rolled: Tensor | None = None
     for attention, gradient in zip(maps, gradients, strict=True):
         weighted = (attention * gradient).clamp_min(0).mean(1)
@@ -96,17 +96,17 @@ def gradient_rollout(maps: Sequence[Tensor], gradients: Sequence[Tensor]) -> Ten
 
 def check_maps(maps: Sequence[Tensor]) -> None:
     if not maps:
-        raise ValueError("rollout needs the map of at least one layer, but got none")
+        raise SoftbiasError("rollout needs the map of at least one layer, but got none")
     for layer, attention in enumerate(maps):
         if attention.ndim != 4 or attention.shape[-1] != attention.shape[-2]:
-            raise ValueError(f"a map has shape (B, H, N, N), but that of layer {layer} has {tuple(attention.shape)}")
+            raise SoftbiasError(f"a map has shape (B, H, N, N), but that of layer {layer} has {tuple(attention.shape)}")
 
 
 def without_sign(attention: Tensor, signed: str, layer: int) -> Tensor:
     if signed not in SIGNED:
         raise unknown_name("way to treat signed maps", signed, SIGNED)
     if signed == "refuse" and bool((attention < 0).any()):
-        raise ValueError(
+        raise SoftbiasError(
             f"the map of layer {layer} has negative entries, so its rows are no shares; "
             'choose signed="absolute" or "positive", or the gradient-weighted rollout'
         )
@@ -129,7 +129,7 @@ def grown(rolled: Tensor, tokens: int) -> Tensor:
     """Prefix tokens that join here come first, and so far are themselves alone.  # (B, M, M) -> (B, N, N)"""
     new = tokens - rolled.shape[-1]
     if new < 0:
-        raise ValueError(
+        raise SoftbiasError(
             f"a layer with {tokens} tokens follows one with {rolled.shape[-1]}: rollout lets tokens join, not leave"
         )
     if not new:
@@ -208,21 +208,21 @@ def relevance_by_gradient(model: nn.Module, seen: Seen, layers: Sequence[int]) -
 UNITS = {"effective_patches": "patches", "agreement": "rank correlation with gradient-rollout"}
 
 
-def rollout_rows(model: nn.Module | Subject, data: Source, *, n: int = 1000, seed: int = 0, split: str = "test") -> Rows:
+def rollout_rows(model: nn.Module | Classifier, data: Source, *, n: int = 1000, seed: int = 0, split: str = "test") -> Rows:
     """Rows per way to roll out: how many patches count, and how far it agrees with the gradient-weighted one. 2 passes.
 
     effective_patches = exp(−Σ r log r), r the relevance as shares: P where all patches count alike, 1 where one does
     """
-    subject = Subject.of(model)
-    pictures = sample(data, subject, n=n, seed=seed, split=split)
+    classifier = Classifier.of(model)
+    pictures = sample(data, classifier, n=n, seed=seed, split=split)
     found: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
-    for images, _ in pictures.batches(subject.device):
-        x = subject.normalized(images)
-        seen = see(subject.model, x)
-        layers = complete(subject.model, seen, x, "identity")
+    for images, _ in pictures.batches(classifier.device):
+        x = classifier.normalized(images)
+        seen = see(classifier.model, x)
+        layers = complete(classifier.model, seen, x, "identity")
         grid, maps = seen.grid[layers[-1]], [seen.maps[layer] for layer in layers]
-        rows = output_rows(subject.model, grid)
-        weighted = relevance_by_gradient(subject.model, seen, layers).flatten(1)
+        rows = output_rows(classifier.model, grid)
+        weighted = relevance_by_gradient(classifier.model, seen, layers).flatten(1)
         shares = {f"rollout, {heads} of heads": relevance(rollout(maps, heads=heads), grid, rows).flatten(1) for heads in JOINS}
         for name, share in {**shares, "gradient-rollout": weighted}.items():
             found[name, "effective_patches"].append(effective_patches(share).cpu())
@@ -232,7 +232,7 @@ def rollout_rows(model: nn.Module | Subject, data: Source, *, n: int = 1000, see
         {"measure": measure, "unit": UNITS[measure], "method": name, **mean_of(torch.cat(parts))}
         for (name, measure), parts in found.items()
     ]
-    return stamp(subject, "rollout", made, data=pictures.name)
+    return stamp(classifier, "rollout", made, data=pictures.name)
 
 
 def effective_patches(shares: Tensor) -> Tensor:

@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from softbias.classifier import Classifier
 from softbias.probes.changes import compare
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Rows, stamp
-from softbias.subject import Subject
 
 ANGLES = (15, 30, 45, 90, 180, 270)
 
 
 def rotation(
-    model: nn.Module | Subject,
+    model: nn.Module | Classifier,
     data: Source,
     *,
     n: int = 1000,
@@ -30,10 +30,10 @@ def rotation(
     angles: Sequence[float] = ANGLES,
 ) -> Rows:
     """Rows per angle in degrees, counter-clockwise. 1 + len(angles) passes per picture."""
-    subject = Subject.of(model)
-    pictures = sample(data, subject, n=n, seed=seed, split=split)
+    classifier = Classifier.of(model)
+    pictures = sample(data, classifier, n=n, seed=seed, split=split)
     changes = {angle: functools.partial(turned, angle=angle) for angle in angles}
-    return stamp(subject, "rotation", compare(subject, pictures, changes, seed, "angle"), data=pictures.name)
+    return stamp(classifier, "rotation", compare(classifier, pictures, changes, seed, "angle"), data=pictures.name)
 
 
 def turned(images: Tensor, _: torch.Generator | None = None, *, angle: float) -> Tensor:

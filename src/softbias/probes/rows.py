@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softbias.subject import Subject
+from softbias.classifier import Classifier
 from softbias.training.scores import wilson
 
 Row = dict[str, Any]
@@ -66,9 +66,9 @@ def exactly(value: float) -> Row:
     return {"value": float(value), "low": None, "high": None, "n": None}
 
 
-def stamp(subject: Subject, probe: str, rows: Iterable[Row], **more: Any) -> Rows:
+def stamp(classifier: Classifier, probe: str, rows: Iterable[Row], **more: Any) -> Rows:
     """The rows with what they are about in front."""
-    return [{**subject.about(), "probe": probe, **more, **row} for row in rows]
+    return [{**classifier.about(), "probe": probe, **more, **row} for row in rows]
 
 
 def plain(value: Any) -> Any:

@@ -22,12 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from softbias.classifier import Classifier
 from softbias.data.scenes import PARTS, Scenes, combined, on_background
 from softbias.data.textures import Backgrounds, load_backgrounds
+from softbias.errors import SoftbiasError
 from softbias.probes.entry import ENTRIES, NoNativeEntryError, at_size, enter
 from softbias.probes.pictures import Pictures, Source, sample
 from softbias.probes.rows import Row, Rows, Z, clustered_share, stamp
-from softbias.subject import Subject
 
 EVERYTHING = 10**9
 
@@ -48,7 +49,7 @@ def random_histogram(classes: int) -> list[float]:
 
 
 def combined_probe(
-    model: nn.Module | Subject,
+    model: nn.Module | Classifier,
     data: Source,
     *,
     n: int = 5000,
@@ -57,11 +58,11 @@ def combined_probe(
     entries: Sequence[str] = ENTRIES,
 ) -> Rows:
     """Top-4 matching on combined scenes: a mean per entry, and its histogram. Two passes per scene, one 4 × as large."""
-    subject, pictures = Subject.of(model), sample(data, Subject.of(model), n=EVERYTHING, seed=seed, split=split)
+    classifier, pictures = Classifier.of(model), sample(data, Classifier.of(model), n=EVERYTHING, seed=seed, split=split)
     images, labels = as_arrays(pictures, "combined")
     make = functools.partial(combined, images, labels, seed=seed)
     rows: Rows = []
-    for entry, ready, size in entered(subject, pictures.size, (2 * pictures.size[0], 2 * pictures.size[1]), entries):
+    for entry, ready, size in entered(classifier, pictures.size, (2 * pictures.size[0], 2 * pictures.size[1]), entries):
         if ready is None:
             rows.append({"measure": "top4_matching", "unit": "classes", "entry": entry, **absent(size)})
             continue
@@ -75,23 +76,23 @@ def combined_probe(
         per_scene = Z * float(found.sum(1).double().std()) / math.sqrt(n)
         half = max(PARTS * (per_picture["high"] - per_picture["value"]), per_scene)
         value = float(found.sum(1).double().mean())
-        chance = random_matching(subject_classes(subject, pictures))
+        chance = random_matching(classifier_classes(classifier, pictures))
         about: Row = {"unit": "classes", "entry": entry, "n": n, "pictures": per_picture["pictures"]}
         rows.append({"measure": "top4_matching", **about, "value": value, "low": value - half, "high": value + half})
         rows[-1]["chance"] = chance
         counts = torch.bincount(found.sum(1).long(), minlength=PARTS + 1)
-        expected = random_histogram(subject_classes(subject, pictures))
+        expected = random_histogram(classifier_classes(classifier, pictures))
         for number in range(PARTS + 1):
             right = (found.sum(1) == number).double()
             spread = Z * float(right.std()) / math.sqrt(n)
             value = float(counts[number]) / n
             edges = {"low": max(0.0, value - spread), "high": min(1.0, value + spread), "chance": expected[number]}
             rows.append({"measure": "histogram", **about, "unit": "share", "matched": number, "value": value, **edges})
-    return stamp(subject, "combined", rows, data=pictures.name)
+    return stamp(classifier, "combined", rows, data=pictures.name)
 
 
 def background_probe(
-    model: nn.Module | Subject,
+    model: nn.Module | Classifier,
     data: Source,
     *,
     n: int = 5000,
@@ -104,12 +105,12 @@ def background_probe(
     size: int | None = None,
 ) -> Rows:
     """Accuracy on pictures pasted on backgrounds, for every scale × place × entry. Two passes per scene, one 16 × as large."""
-    subject, pictures = Subject.of(model), sample(data, Subject.of(model), n=EVERYTHING, seed=seed, split=split)
+    classifier, pictures = Classifier.of(model), sample(data, Classifier.of(model), n=EVERYTHING, seed=seed, split=split)
     images, labels = as_arrays(pictures, "background")
     side = size or 4 * max(pictures.size)
     behind = backgrounds if isinstance(backgrounds, Backgrounds) else load_backgrounds(backgrounds, smallest=side)
     rows: Rows = []
-    for entry, ready, entry_size in entered(subject, pictures.size, (side, side), entries):
+    for entry, ready, entry_size in entered(classifier, pictures.size, (side, side), entries):
         for scale in scales:
             for place in places:
                 about: Row = {"measure": "accuracy", "unit": "share", "entry": entry, "scale": scale, "place": place}
@@ -126,8 +127,8 @@ def background_probe(
                     right.append(predicted == torch.from_numpy(scenes.labels))
                     sources.append(torch.from_numpy(scenes.sources))
                 found = clustered_share(torch.cat(right), torch.cat(sources))
-                rows.append({**about, **found, "chance": 1 / subject_classes(subject, pictures)})
-    return stamp(subject, "background", rows, data=pictures.name)
+                rows.append({**about, **found, "chance": 1 / classifier_classes(classifier, pictures)})
+    return stamp(classifier, "background", rows, data=pictures.name)
 
 
 def absent(why: Any) -> Row:
@@ -135,17 +136,17 @@ def absent(why: Any) -> Row:
 
 
 def entered(
-    subject: Subject, own: tuple[int, int], scene: tuple[int, int], entries: Sequence[str]
-) -> Iterator[tuple[str, Subject | None, Any]]:
+    classifier: Classifier, own: tuple[int, int], scene: tuple[int, int], entries: Sequence[str]
+) -> Iterator[tuple[str, Classifier | None, Any]]:
     """Entry, the model made ready for it, and the size that scenes are brought to (or why it cannot be)."""
     for entry in entries:
         if entry not in ENTRIES:
-            raise ValueError(f"entries are {' and '.join(ENTRIES)}, but got {entry!r}")
+            raise SoftbiasError(f"entries are {' and '.join(ENTRIES)}, but got {entry!r}")
         if entry == "resize":
-            yield entry, subject, own
+            yield entry, classifier, own
             continue
         try:
-            yield entry, at_size(subject, scene), None
+            yield entry, at_size(classifier, scene), None
         except NoNativeEntryError as error:
             yield entry, None, error
 
@@ -170,8 +171,8 @@ def as_pixels(scenes: Scenes) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(scenes.images)).permute(0, 3, 1, 2).float() / 255
 
 
-def subject_classes(subject: Subject, pictures: Pictures) -> int:
-    return int(getattr(subject.model, "num_classes", 0) or pictures.classes or 0)
+def classifier_classes(classifier: Classifier, pictures: Pictures) -> int:
+    return int(getattr(classifier.model, "num_classes", 0) or pictures.classes or 0)
 
 
 def draw_combined(rows: Rows, folder: Any) -> list[Any]:
@@ -252,4 +253,4 @@ def sheet(
     return save(figure, path.parent, path.stem)
 
 
-NOBODY = Subject(nn.Identity(), "nobody", "unknown")
+NOBODY = Classifier(nn.Identity(), "nobody", "unknown")

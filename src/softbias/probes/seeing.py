@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from softbias.attention import Attention, NoAttentionMapError
-from softbias.inspection import Inspection, Site, attention_sites, choose_layers, inspect, map_reader, unwrap
 from softbias.models.foreign import split_heads
+from softbias.models.inspect import Inspection, Site, attention_sites, choose_layers, inspect, map_reader, unwrap
 
 
 @dataclass

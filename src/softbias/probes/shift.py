@@ -23,9 +23,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from softbias.classifier import Classifier, feature_map
+from softbias.errors import SoftbiasError
 from softbias.probes.pictures import Pictures, Source, sample
 from softbias.probes.rows import Rows, mean_of, stamp
-from softbias.subject import Subject, feature_map
 
 FILLS = ("roll", "edge", "zero")
 DIRECTIONS = ((0, 1), (1, 0), (0, -1), (-1, 0))
@@ -33,7 +34,7 @@ DIRECTIONS = ((0, 1), (1, 0), (0, -1), (-1, 0))
 
 @torch.no_grad()
 def shift(
-    model: nn.Module | Subject,
+    model: nn.Module | Classifier,
     data: Source,
     *,
     n: int = 1000,
@@ -43,22 +44,22 @@ def shift(
     fill: str = "roll",
 ) -> Rows:
     """Rows per number of pixels. 1 + 4 · len(pixels) passes per picture for predictions, up to 3 more for features."""
-    subject = Subject.of(model)
+    classifier = Classifier.of(model)
     if fill not in FILLS:
-        raise ValueError(f"fill must be one of {', '.join(FILLS)}, but fill={fill!r}")
-    pictures = sample(data, subject, n=n, seed=seed, split=split)
+        raise SoftbiasError(f"fill must be one of {', '.join(FILLS)}, but fill={fill!r}")
+    pictures = sample(data, classifier, n=n, seed=seed, split=split)
     same: dict[int, list[Tensor]] = defaultdict(list)
-    for images, _ in pictures.batches(subject.device):
-        plain = subject.logits(images).argmax(-1)
+    for images, _ in pictures.batches(classifier.device):
+        plain = classifier.logits(images).argmax(-1)
         for distance in pixels:
             moves = (moved(images, distance * down, distance * across, fill) for down, across in DIRECTIONS)
-            stays = torch.stack([(subject.logits(one).argmax(-1) == plain).float() for one in moves])
+            stays = torch.stack([(classifier.logits(one).argmax(-1) == plain).float() for one in moves])
             same[distance].append(stays.mean(0).cpu())  # a picture's share of four: the interval is over pictures
     rows: Rows = [
         {"measure": "consistency", "unit": "share", "pixels": distance, **mean_of(torch.cat(parts))}
         for distance, parts in same.items()
     ]
-    return stamp(subject, "shift", rows + equivariance(subject, pictures, pixels, fill), fill=fill, data=pictures.name)
+    return stamp(classifier, "shift", rows + equivariance(classifier, pictures, pixels, fill), fill=fill, data=pictures.name)
 
 
 def moved(images: Tensor, down: int, across: int, fill: str) -> Tensor:
@@ -72,12 +73,12 @@ def moved(images: Tensor, down: int, across: int, fill: str) -> Tensor:
     return around[..., reach - down : reach - down + height, reach - across : reach - across + width]
 
 
-def equivariance(subject: Subject, pictures: Pictures, pixels: Sequence[int], fill: str) -> Rows:
+def equivariance(classifier: Classifier, pictures: Pictures, pixels: Sequence[int], fill: str) -> Rows:
     """Rows for the moves that are whole places of the feature map; none for a map of one place."""
     found: dict[tuple[str, int], list[Tensor]] = defaultdict(list)
-    for images, _ in pictures.batches(subject.device):
+    for images, _ in pictures.batches(classifier.device):
         try:
-            plain = feature_map(subject, images).float()
+            plain = feature_map(classifier, images).float()
         except ValueError:
             return []
         step = images.shape[-1] // plain.shape[-1]
@@ -86,7 +87,7 @@ def equivariance(subject: Subject, pictures: Pictures, pixels: Sequence[int], fi
             places = distance // step
             if distance % step or not 0 < places < plain.shape[-1] // 2:
                 continue
-            now = feature_map(subject, moved(images, 0, distance, fill)).float()
+            now = feature_map(classifier, moved(images, 0, distance, fill)).float()
             along = cosine(now[..., places:] - center, plain[..., :-places] - center)
             found["equivariance", distance].append(along)
             found["unmoved", distance].append(cosine(now - center, plain - center))

@@ -20,9 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from softbias.classifier import Classifier
+from softbias.errors import SoftbiasError
 from softbias.probes.pictures import Source, sample
 from softbias.probes.rows import Row, Rows, share_of, stamp
-from softbias.subject import Subject
 
 
 def swap_amplitude(images: Tensor, style: Tensor) -> Tensor:
@@ -43,22 +44,22 @@ SWAPS = {"amplitude": swap_amplitude, "color": swap_color}
 
 
 @torch.no_grad()
-def texture(model: nn.Module | Subject, data: Source, *, n: int = 1000, seed: int = 0, split: str = "test") -> Rows:
+def texture(model: nn.Module | Classifier, data: Source, *, n: int = 1000, seed: int = 0, split: str = "test") -> Rows:
     """Rows per kind of swap. Three passes per picture."""
-    subject = Subject.of(model)
-    pictures = sample(data, subject, n=n, seed=seed, split=split)
+    classifier = Classifier.of(model)
+    pictures = sample(data, classifier, n=n, seed=seed, split=split)
     labels = pictures.needed_labels("texture")
     partner = partners(labels, seed)
     found: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
     start = 0
-    for images, own in pictures.batches(subject.device):
+    for images, own in pictures.batches(classifier.device):
         assert own is not None
         other = partner[start : start + len(images)]
         start += len(images)
         style = pictures.images[other].to(images) / 255
-        plain = subject.logits(images).argmax(-1)
+        plain = classifier.logits(images).argmax(-1)
         for name, swap in SWAPS.items():
-            now = subject.logits(swap(images, style)).argmax(-1)
+            now = classifier.logits(swap(images, style)).argmax(-1)
             found[name, "to_shape"].append((now == own).cpu())
             found[name, "to_style"].append((now == labels[other].to(now)).cpu())
             found[name, "consistency"].append((now == plain).cpu())
@@ -69,7 +70,7 @@ def texture(model: nn.Module | Subject, data: Source, *, n: int = 1000, seed: in
         decided = kinds["to_shape"] | kinds["to_style"]
         if bool(decided.any()):
             rows.append(row("shape_bias", name, share_of(kinds["to_shape"][decided])))
-    return stamp(subject, "texture", rows, data=pictures.name)
+    return stamp(classifier, "texture", rows, data=pictures.name)
 
 
 def row(measure: str, swap: str, found: Row) -> Row:
@@ -79,7 +80,7 @@ def row(measure: str, swap: str, found: Row) -> Row:
 def partners(labels: Tensor, seed: int) -> Tensor:
     """For every picture one of another class, drawn at random.  # (n,) -> (n,)"""
     if len(labels.unique()) < 2:
-        raise ValueError("a style swap needs pictures of at least two classes")
+        raise SoftbiasError("a style swap needs pictures of at least two classes")
     chance = torch.Generator().manual_seed(seed)
     found = torch.randint(len(labels), (len(labels),), generator=chance)
     while bool((same := labels[found] == labels).any()):

@@ -10,10 +10,10 @@ A new one is a file with a `Regularizer`, a line here, and a value known in clos
 
 from __future__ import annotations
 
-from softbias.regularizers.attaching import Regularized, attached
+from softbias.regularizers.attach import Regularized, attached
 from softbias.regularizers.base import Regularizer, head_average, minmax, reduce
+from softbias.regularizers.config import Request, parse_request, parse_requests
 from softbias.regularizers.distance import Distance, attention_penalty, distance_loss, distance_penalty
-from softbias.regularizers.request import Request, parse_request, parse_requests
 from softbias.regularizers.style import Style, patch_grams, style_loss, style_similarity
 
 __all__ = [

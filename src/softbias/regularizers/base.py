@@ -19,6 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 
 REDUCTIONS = ("sum", "log", "released")
@@ -27,14 +28,14 @@ MAPS = ("plain", "minmax")
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, but {name}={value!r}")
+        raise SoftbiasError(f"{name} must be one of {', '.join(choices)}, but {name}={value!r}")
 
 
 def head_average(attention: Tensor, grid: Grid) -> Tensor:
     """The map between patches, averaged over the heads.  # (B, H, N, N) or (B, N, N) -> (B, P, P)"""
     averaged = attention.mean(1) if attention.ndim == 4 else attention
     if averaged.ndim != 3:
-        raise ValueError(f"attention must have shape (B, H, N, N) or (B, N, N), but has {tuple(attention.shape)}")
+        raise SoftbiasError(f"attention must have shape (B, H, N, N) or (B, N, N), but has {tuple(attention.shape)}")
     return grid.patches_only(averaged).to(torch.promote_types(averaged.dtype, torch.float32))
 
 
@@ -66,7 +67,7 @@ class Regularizer(nn.Module):
     """A loss on the attention map of one layer, with its options; `regularizer(attention, images)` gives a value per image.
 
     That is the definition, which works for every map. A subclass may also say how to do without the map, which
-    `softbias.regularizers.attaching` uses where the mechanism allows it; all forms must agree:
+    `softbias.regularizers.attach` uses where the mechanism allows it; all forms must agree:
 
         pairs      W is one matrix for all images, and l needs nothing but Σ A ⊙ W (`distance`)
         factors    W = left · rightᵀ with a few columns, so that l = Σ left ⊙ (A · right) (`style`)

@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from softbias import kernels
+from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 from softbias.regularizers.base import Regularizer, check_choice, head_average, minmax, reduce, settle_maps
 
@@ -45,7 +46,7 @@ def distance_penalty(grid: Grid, alpha: float = 4.0, beta: float = 0.5, *, penal
     """
     check_choice("penalty", penalty, PENALTIES)
     if alpha <= 0 or beta < 0:
-        raise ValueError(f"alpha must be positive and beta at least 0, but alpha={alpha} and beta={beta}")
+        raise SoftbiasError(f"alpha must be positive and beta at least 0, but alpha={alpha} and beta={beta}")
     distances = grid.distances("manhattan").double()
     furthest = distances.amax(1, keepdim=True)
     if penalty == "linear":

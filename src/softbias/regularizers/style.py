@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
+from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 from softbias.regularizers.base import Regularizer, check_choice, head_average, minmax, reduce, settle_maps
 
@@ -40,7 +41,7 @@ NOTHING = 1e-12  # of the largest G²: styles that differ by less differ by roun
 def region_grid(grid: Grid, region: int) -> Grid:
     """The grid of regions; they must tile the patches."""
     if region < 1 or grid.height % region or grid.width % region:
-        raise ValueError(
+        raise SoftbiasError(
             f"region, the side of a square of them, must divide the {grid.height} × {grid.width} patches, but region={region}"
         )
     return Grid(grid.height // region, grid.width // region)
@@ -50,7 +51,7 @@ def patch_grams(images: Tensor, grid: Grid) -> Tensor:
     """G of every patch.  # (B, C, height, width) -> (B, P, C, C)"""
     channels, height, width = images.shape[1:]
     if height % grid.height or width % grid.width:
-        raise ValueError(f"images of {height} × {width} pixels cannot be cut into {grid.height} × {grid.width} patches")
+        raise SoftbiasError(f"images of {height} × {width} pixels cannot be cut into {grid.height} × {grid.width} patches")
     images = images.to(torch.promote_types(images.dtype, torch.float32))
     products = (images[:, :, None] * images[:, None]).flatten(1, 2)
     pooled = avg_pool2d(products, (height // grid.height, width // grid.width))  # divides by the pixels, C² in the documents

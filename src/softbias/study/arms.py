@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from softbias.data.augmentation import Augmentation
+from softbias.data.augment.settings import Augmentation
+from softbias.errors import SoftbiasError
+from softbias.runs.run import telling
 from softbias.training.recipe import Recipe, checked_fields, find_recipe, plain_value, tuple_value
-from softbias.training.run import telling
 
 WORDS = {"true": True, "false": False, "none": None}
 
@@ -54,9 +55,9 @@ class Arm:
 
     def __post_init__(self) -> None:
         if self.pretrain and self.source:
-            raise ValueError(f"the arm {self.name} has both pretrain and source={self.source}; give one of them")
+            raise SoftbiasError(f"the arm {self.name} has both pretrain and source={self.source}; give one of them")
         if self.finetune not in (None, "full", "probe"):
-            raise ValueError(f"finetune of the arm {self.name} is full or probe, but finetune={self.finetune!r}")
+            raise SoftbiasError(f"finetune of the arm {self.name} is full or probe, but finetune={self.finetune!r}")
 
 
 def shallow(given: Any) -> dict[str, Any]:
@@ -101,7 +102,7 @@ def read_arm(given: str | Mapping[str, Any]) -> Arm:
         return parse_arm(given)
     plain = checked_fields(Arm, given)
     if "model" not in plain:
-        raise ValueError(f"an arm needs a model, but has only {', '.join(sorted(plain)) or 'nothing'}")
+        raise SoftbiasError(f"an arm needs a model, but has only {', '.join(sorted(plain)) or 'nothing'}")
     plain.setdefault("name", plain["model"])
     if isinstance(plain.get("pretrain"), str):
         plain["pretrain"] = {"recipe": plain["pretrain"]}
@@ -125,14 +126,14 @@ def parse_arm(text: str) -> Arm:
     """
     model, *overrides = text.strip().split("@")
     if not model or "=" in model:
-        raise ValueError(f"an arm is MODEL or MODEL@NAME=VALUE, such as deit_nano@patch_size=8, but got {text!r}")
+        raise SoftbiasError(f"an arm is MODEL or MODEL@NAME=VALUE, such as deit_nano@patch_size=8, but got {text!r}")
     of_recipe = {f.name for kind in (Recipe, Augmentation) for f in dataclasses.fields(kind)} - {"augmentation"}
     arm: dict[str, Any] = {"name": text.strip(), "model": model, "model_options": {}, "recipe": {}, "data_options": {}}
     for override in overrides:
         name, equals, value = override.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not name:
-            raise ValueError(f"an override of an arm is NAME=VALUE, such as lr=1e-3, but got {override!r} in {text!r}")
+            raise SoftbiasError(f"an override of an arm is NAME=VALUE, such as lr=1e-3, but got {override!r} in {text!r}")
         if name == "pretrain":
             arm["pretrain"] = Pretrain(find_recipe(value))
         elif name in ("name", "source", "finetune", "weights"):
@@ -148,7 +149,7 @@ def parse_arm(text: str) -> Arm:
     try:
         Recipe().with_overrides(arm["recipe"])
     except (TypeError, ValueError) as error:
-        raise ValueError(f"the arm {text!r}: {error}") from error
+        raise SoftbiasError(f"the arm {text!r}: {error}") from error
     return Arm(**arm)
 
 
@@ -191,7 +192,7 @@ def split_arms(text: str) -> list[str]:
             arms.append(piece.strip())
         depth += piece.count("(") + piece.count("[") - piece.count(")") - piece.count("]")
     if not all(arms):
-        raise ValueError(f"arms are separated by single commas, but there is nothing between two of them in {text!r}")
+        raise SoftbiasError(f"arms are separated by single commas, but there is nothing between two of them in {text!r}")
     return arms
 
 

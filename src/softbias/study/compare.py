@@ -11,19 +11,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from softbias.errors import SoftbiasError
+from softbias.runs import automatic
 from softbias.study import progress
 from softbias.study.arms import Arm, arms_from, read_recipe
 from softbias.study.execute import Settings, StudyStoppedError, execute
 from softbias.study.frame import place_of_runs, runs_frame
-from softbias.study.on_ray import address_of, import_ray
 from softbias.study.plan import Plan, make_plan, study_runs, write_plan
-from softbias.study.processes import Crew
+from softbias.study.processes import WorkerPool
+from softbias.study.ray import address_of, import_ray
 from softbias.study.spec import StudySpec, extended, parse_seeds, read_study, write_study
 from softbias.study.store import Store
 from softbias.study.tuning import import_optuna
 from softbias.study.tuning import tune as search
 from softbias.study.worker import load_once
-from softbias.training import automatic
 from softbias.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def run_study(
         display.message(note)
     if spec.tune and dry_run:
         display.message(f"the {spec.tune} trials of every arm come first, each as long as a run on all of its data")
-    with Crew(settings) if jobs else nullcontext() as crew:
+    with WorkerPool(settings) if jobs else nullcontext() as crew:
         chosen = {}
         if spec.tune and not dry_run:
             write_study(spec, out)
@@ -104,7 +105,7 @@ def run_study(
 def make_report(out: Path, display: progress.Quiet) -> Path | None:
     """The page about the study; the runs are what took long, so an error here must not hide them."""
     try:
-        from softbias.report import write_report
+        from softbias.study.report import write_report
 
         return write_report(out)
     except Exception as error:
@@ -197,7 +198,9 @@ def study_for(
         kept = {name: getattr(old, name) for name in ("title", "question", "source", "published", "notes")}
         return replace(extended(old, new), **kept)
     except ValueError as error:
-        raise ValueError(f"{folder} holds a study already, and {error}; give what it had, or choose another --out") from error
+        raise SoftbiasError(
+            f"{folder} holds a study already, and {error}; give what it had, or choose another --out"
+        ) from error
 
 
 def base_recipe(

@@ -16,7 +16,7 @@ from softbias.study.worker import Done, Task, perform
 from softbias.training.signals import handled
 
 if TYPE_CHECKING:
-    from softbias.study.processes import Crew
+    from softbias.study.processes import WorkerPool
 
 ATTEMPTS = 3  # for a run whose process dies under it
 POLL = 1.0  # seconds between two looks at a run that somebody else is doing
@@ -135,17 +135,17 @@ class Schedule:
             self.change.notify_all()
 
 
-def execute(runs: Sequence[PlannedRun], settings: Settings, display: Quiet, crew: Crew | None = None) -> dict[str, Done]:
+def execute(runs: Sequence[PlannedRun], settings: Settings, display: Quiet, crew: WorkerPool | None = None) -> dict[str, Done]:
     """Do the runs, with processes that are there already or with new ones; what became of each, by id."""
     schedule = Schedule(runs, display)
     if settings.on is not None:
-        from softbias.study.on_ray import on_ray
+        from softbias.study.ray import on_ray
 
         return on_ray(schedule, settings)
     if settings.jobs:
-        from softbias.study.processes import Crew, in_processes
+        from softbias.study.processes import WorkerPool, in_processes
 
-        with nullcontext(crew) if crew else Crew(settings) as those:
+        with nullcontext(crew) if crew else WorkerPool(settings) as those:
             return in_processes(schedule, those, settings, display)
     return in_this_process(schedule, settings, display)
 

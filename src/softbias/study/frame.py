@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from softbias.errors import SoftbiasError
+from softbias.runs.run import Run, RunSpec, telling
 from softbias.study.spec import PlannedRun, StudySpec, read_study
-from softbias.training.run import RunDirectory, RunSpec, telling
 
 if TYPE_CHECKING:
     import pandas
@@ -44,7 +45,7 @@ def runs_frame(places: str | Path | Iterable[str | Path], specs: Sequence[Planne
             if row is None or (wanted is not None and row["id"] not in wanted):
                 continue
             if wanted is None:
-                loose[row["id"]] = RunDirectory(folder).spec()
+                loose[row["id"]] = Run(folder).spec()
             else:
                 row["arm"] = wanted[row["id"]]
             rows.setdefault(row["id"], row)
@@ -85,7 +86,7 @@ def store_of(place: Path) -> Path:
 def run_folders(place: Path) -> list[Path]:
     """The run directories of a study's folder, of a store, or the directory itself."""
     if not place.is_dir():
-        raise ValueError(f"there is no study and no run at {place}")
+        raise SoftbiasError(f"there is no study and no run at {place}")
     if (place / "config.yaml").is_file():
         return [place]
     return sorted(file.parent for file in store_of(place).glob("*/config.yaml"))
@@ -96,7 +97,7 @@ def read_row(folder: Path) -> dict[str, Any] | None:
     import pandas
 
     try:
-        summary = RunDirectory(folder).read_summary()
+        summary = Run(folder).read_summary()
     except (OSError, json.JSONDecodeError):
         return None
     test, baseline = summary.get("test") or {}, summary.get("baseline") or {}

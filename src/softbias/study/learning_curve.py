@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from scipy.optimize import curve_fit
 
-from softbias.study.chance import NONE, Interval
+from softbias.stats import NONE, Interval
 
 Floats = NDArray[np.float64]
 LEAST_SIZES = 3

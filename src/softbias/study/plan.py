@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from softbias.errors import SoftbiasError
+from softbias.files import write_text
+from softbias.runs.run import BESIDE, Run, RunSpec
 from softbias.study.arms import Arm, read_recipe
 from softbias.study.frame import PLAN
 from softbias.study.progress import duration
@@ -17,11 +20,10 @@ from softbias.study.spec import PlannedRun, StudySpec, makespan
 from softbias.study.store import Store
 from softbias.study.worker import load_once
 from softbias.training.recipe import Recipe
-from softbias.training.run import BESIDE, RunDirectory, RunSpec, write_text
 
 if TYPE_CHECKING:
     from softbias.data.dataset import Dataset
-    from softbias.study.processes import Crew
+    from softbias.study.processes import WorkerPool
 
 Chosen = Mapping[tuple[str, str], Mapping[str, Any]]  # (data, arm) -> fields of the recipe that tuning chose
 
@@ -59,7 +61,7 @@ def study_runs(spec: StudySpec, chosen: Chosen | None = None) -> list[PlannedRun
 
 def add(runs: dict[str, PlannedRun], run: PlannedRun) -> None:
     if run.id in runs and runs[run.id].arm != run.arm:
-        raise ValueError(f"the arms {runs[run.id].arm} and {run.arm} are the same runs; leave one of them out")
+        raise SoftbiasError(f"the arms {runs[run.id].arm} and {run.arm} are the same runs; leave one of them out")
     runs[run.id] = run
 
 
@@ -80,7 +82,9 @@ def flops_ratio(spec: StudySpec, arm: Arm, reference: int | None, macs: int | No
     if spec.budget != "flops":
         return 1.0
     if not reference or not macs:
-        raise ValueError(f"equal FLOPs need the cost of {arm.name}, which cannot be counted; choose --budget steps or epochs")
+        raise SoftbiasError(
+            f"equal FLOPs need the cost of {arm.name}, which cannot be counted; choose --budget steps or epochs"
+        )
     return reference / macs
 
 
@@ -105,7 +109,7 @@ def with_budget(spec: StudySpec, arm: Arm, own: RunSpec, pictures: Dataset, rati
 
 
 def steps_per_epoch(run: RunSpec, pictures: Dataset) -> int:
-    from softbias.training.preparing import split_up
+    from softbias.runs.prepare import split_up
 
     count = len(split_up(pictures, run).train)
     return max(1, count // min(run.recipe.batch_size, count))
@@ -127,7 +131,7 @@ def arm_macs(arm: Arm, pictures: Dataset) -> int:
             )  # fmt: skip
         return count_macs(model, 3, *pictures.img_size)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"the arm {arm.name}: {error}") from error
+        raise SoftbiasError(f"the arm {arm.name}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,7 @@ def make_plan(
     device: str = "auto",
     threads: int | None = None,
     baseline: bool = True,
-    crew: Crew | None = None,
+    crew: WorkerPool | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Plan:
     """What is finished, what is missing, and how long that takes, in the processes that will do it.
@@ -196,7 +200,7 @@ def expected(
     """
     pace: dict[tuple[str, str], float] = {}  # (arm, data) -> seconds per step
     for run in finished:
-        summary = RunDirectory(store.place(run.spec)).read_summary()
+        summary = Run(store.place(run.spec)).read_summary()
         pace[run.arm, run.spec.data] = summary["seconds"] / summary["steps"]
     if any((run.arm, run.spec.data) not in pace for run in missing):
         say("a few steps of every arm come first, to say how long it will take")

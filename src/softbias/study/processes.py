@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from softbias.errors import SoftbiasError
 from softbias.study.execute import Schedule, Settings, asked_to_stop
 from softbias.study.progress import Quiet
 from softbias.study.spec import PlannedRun
@@ -79,7 +80,7 @@ class Worker:
             self.process.stdout.close()
 
 
-class Crew:
+class WorkerPool:
     """The processes of a study. They start when first needed, and stay: each imports torch and reads the pictures once."""
 
     def __init__(self, settings: Settings) -> None:
@@ -101,14 +102,14 @@ class Crew:
             found = list(pool.map(one, self.workers[:at_once]))
         for done in found:
             if done.state != "finished":
-                raise ValueError(f"the arm {run.arm} cannot be trained with {at_once} at a time: {done.error}")
+                raise SoftbiasError(f"the arm {run.arm} cannot be trained with {at_once} at a time: {done.error}")
         return sum(done.seconds for done in found) / len(found)
 
     def close(self, patience: float = PATIENCE) -> None:
         for worker in self.workers:
             worker.close(patience)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -134,7 +135,7 @@ def workers(settings: Settings, wanted: int) -> list[Worker]:
     return made
 
 
-def in_processes(schedule: Schedule, crew: Crew, settings: Settings, display: Quiet) -> dict[str, Done]:
+def in_processes(schedule: Schedule, crew: WorkerPool, settings: Settings, display: Quiet) -> dict[str, Done]:
     busy = crew.workers[: max(1, len(schedule.waiting))]
     display.at_once = len(busy)
     errors: list[BaseException] = []

@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from softbias.runs.run import Run, RunSpec
 from softbias.study.worker import forget_earlier_runs, load_once
-from softbias.training.run import RunDirectory, RunSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,9 +34,9 @@ def rehearse(spec: RunSpec, device: str, threads: int | None) -> float:
     """Seconds per step, in this process."""
     import torch
 
+    from softbias.runs.prepare import accelerate_for, make_plan, split_up
     from softbias.training.checkpoint import Keep
     from softbias.training.loop import rehearsed
-    from softbias.training.preparing import accelerate_for, make_plan, split_up
 
     spec = replace(spec, source=None)  # the run it starts from may not be there yet, and its speed is the same
     pictures = load_once(spec.data, spec.data_options)
@@ -46,7 +46,7 @@ def rehearse(spec: RunSpec, device: str, threads: int | None) -> float:
         torch.set_num_threads(threads)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            accelerator, directory = accelerate_for(spec.recipe, device), RunDirectory(Path(folder))
+            accelerator, directory = accelerate_for(spec.recipe, device), Run(Path(folder))
             plan = make_plan(spec, pictures, split_up(pictures, spec), accelerator, directory, Keep())
             seconds = rehearsed(plan, STEPS, LONGEST)
             kept = seconds[WARM_UP:] or seconds[-1:]
@@ -57,8 +57,8 @@ def rehearse(spec: RunSpec, device: str, threads: int | None) -> float:
 
 def seconds_of(spec: RunSpec, pictures: Dataset, pace: float, *, baseline: bool) -> float:
     """A whole run, from the seconds that its steps take."""
+    from softbias.runs.prepare import split_up
     from softbias.training.loop import EVALUATIONS
-    from softbias.training.preparing import split_up
 
     split = split_up(pictures, spec)
     count = len(split.train)

@@ -21,10 +21,11 @@ from typing import Any, Literal
 
 import yaml
 
-from softbias.errors import in_one_line, unknown_name
+from softbias.errors import SoftbiasError, in_one_line, unknown_name
+from softbias.files import write_text
+from softbias.runs.run import RunSpec, differences
 from softbias.study.arms import Arm, Pretrain, read_arm, read_recipe, shallow, short_arm, short_recipe
 from softbias.training.recipe import Recipe, checked_fields, plain_value
-from softbias.training.run import RunSpec, differences, write_text
 
 __all__ = ["Arm", "PlannedRun", "Pretrain", "StudySpec", "extended", "in_order", "read_study", "write_study"]
 
@@ -62,21 +63,21 @@ class StudySpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "fractions", tuple(float(fraction) for fraction in self.fractions))
         if not re.fullmatch(r"[\w.+-]+", self.name):
-            raise ValueError(f"a study's name is made of letters, digits, '.', '+', '-' and '_', but name={self.name!r}")
+            raise SoftbiasError(f"a study's name is made of letters, digits, '.', '+', '-' and '_', but name={self.name!r}")
         for what in ("data", "arms", "fractions", "seeds"):
             values = [arm.name for arm in self.arms] if what == "arms" else list(getattr(self, what))
             if not values:
-                raise ValueError(f"a study needs at least one of {what}, but there is none")
+                raise SoftbiasError(f"a study needs at least one of {what}, but there is none")
             twice = sorted({str(value) for value in values if values.count(value) > 1})
             if twice:
-                raise ValueError(f"{what} of a study differ from each other, but {', '.join(twice)} stands there twice")
+                raise SoftbiasError(f"{what} of a study differ from each other, but {', '.join(twice)} stands there twice")
         for fraction in self.fractions:
             if not 0 < fraction <= 100:
-                raise ValueError(f"a fraction is more than 0 and at most 100 percent, but got {fraction:g}")
+                raise SoftbiasError(f"a fraction is more than 0 and at most 100 percent, but got {fraction:g}")
         if self.budget not in BUDGETS:
             raise unknown_name("budget", self.budget, BUDGETS)
         if self.tune < 0 or min(self.seeds) < 0:
-            raise ValueError(f"tune and seeds count from 0, but tune={self.tune} and seeds={self.seeds}")
+            raise SoftbiasError(f"tune and seeds count from 0, but tune={self.tune} and seeds={self.seeds}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; of recipes and arms what differs from the defaults."""
@@ -93,7 +94,7 @@ class StudySpec:
         plain = checked_fields(StudySpec, given)
         for name in ("name", "data", "arms"):
             if name not in plain:
-                raise ValueError(f"a study needs {name}; it has {', '.join(sorted(plain)) or 'nothing'}")
+                raise SoftbiasError(f"a study needs {name}; it has {', '.join(sorted(plain)) or 'nothing'}")
         plain["data"] = (plain["data"],) if isinstance(plain["data"], str) else tuple(plain["data"])
         plain["arms"] = tuple(read_arm(arm) for arm in plain["arms"])
         seeds = plain.get("seeds", 3)
@@ -119,7 +120,7 @@ def extended(old: StudySpec, new: StudySpec) -> StudySpec:
         told = differences(before, after)
         told += [f"recipe: {'; '.join(changes[:SHOWN])}{more}"] if changes else []
         why = f" ({'; '.join(told)})" if told else ""
-        raise ValueError(f"its {', '.join(different)} was another{why}")
+        raise SoftbiasError(f"its {', '.join(different)} was another{why}")
     return replace(
         new,
         data=tuple(dict.fromkeys((*old.data, *new.data))),
@@ -135,13 +136,13 @@ def read_study(path: str | Path) -> StudySpec:
     try:
         plain = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
-        raise ValueError(f"the study {file} cannot be read: {in_one_line(error)}") from error
+        raise SoftbiasError(f"the study {file} cannot be read: {in_one_line(error)}") from error
     if not isinstance(plain, dict):
-        raise ValueError(f"the study {file} must hold settings by name")
+        raise SoftbiasError(f"the study {file} must hold settings by name")
     try:
         return StudySpec.from_dict(plain)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"the study {file}: {error}") from error
+        raise SoftbiasError(f"the study {file}: {error}") from error
 
 
 def write_study(spec: StudySpec, out: Path) -> None:
@@ -157,7 +158,7 @@ def parse_numbers(text: str, what: str) -> tuple[float, ...]:
     try:
         return tuple(float(word) for word in text.split(","))
     except ValueError:
-        raise ValueError(f"{what} takes numbers separated by commas, such as 10,100, but got {text!r}") from None
+        raise SoftbiasError(f"{what} takes numbers separated by commas, such as 10,100, but got {text!r}") from None
 
 
 def parse_seeds(text: str | int) -> tuple[int, ...]:
@@ -168,7 +169,7 @@ def parse_seeds(text: str | int) -> tuple[int, ...]:
     """
     words = str(text).split(",")
     if not all(word.strip().isdecimal() for word in words) or words == ["0"]:
-        raise ValueError(f"seeds takes how many there are (3) or which ones (0,1,5), but got {text!r}")
+        raise SoftbiasError(f"seeds takes how many there are (3) or which ones (0,1,5), but got {text!r}")
     return tuple(range(int(words[0]))) if len(words) == 1 else tuple(map(int, words))
 
 
@@ -198,7 +199,7 @@ def in_order(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
     while waiting:
         ready = [run for run in waiting if run.needs is None or run.needs in placed or run.needs not in known]
         if not ready:
-            raise ValueError(f"runs need each other in a circle: {', '.join(run.label for run in waiting)}")
+            raise SoftbiasError(f"runs need each other in a circle: {', '.join(run.label for run in waiting)}")
         ordered += ready
         placed |= {run.id for run in ready}
         waiting = [run for run in waiting if run.id not in placed]

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from softbias.study.chance import (
+from softbias.stats import (
     BOOTSTRAP_FROM,
     NONE,
     Interval,

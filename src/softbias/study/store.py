@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from softbias.training.run import RunDirectory, RunSpec, write_text
+from softbias.files import write_text
+from softbias.runs.run import Run, RunSpec
 
 BEAT, SILENCE = 15.0, 180.0  # seconds
 FAILURE = "failure.json"
@@ -115,7 +116,7 @@ class Store:
     def mend(self, spec: RunSpec) -> None:
         """Make a run that is not finished fit to be continued: what cannot be read is removed. Needs the claim."""
         folder = self.place(spec)
-        directory = RunDirectory(folder)
+        directory = Run(folder)
         (folder / FAILURE).unlink(missing_ok=True)
         if directory.config.is_file():
             try:

@@ -16,17 +16,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from softbias.errors import SoftbiasError
+from softbias.files import write_text
+from softbias.runs.run import Run
 from softbias.study.execute import Settings, execute
 from softbias.study.plan import study_runs
 from softbias.study.progress import Quiet
 from softbias.study.spec import PlannedRun, StudySpec
 from softbias.study.store import Store
-from softbias.training.run import RunDirectory, write_text
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
 
-    from softbias.study.processes import Crew
+    from softbias.study.processes import WorkerPool
 
 VALIDATION = 0.2  # of the training pictures, for trials
 LR, WEIGHT_DECAY = 10.0, (1e-4, 0.5)  # the rate goes from a tenth to ten times the recipe's
@@ -34,7 +36,7 @@ RECORD = "tuning.json"
 
 
 def tune(
-    spec: StudySpec, out: Path, settings: Settings, display: Quiet, crew: Crew | None = None
+    spec: StudySpec, out: Path, settings: Settings, display: Quiet, crew: WorkerPool | None = None
 ) -> dict[tuple[str, str], dict[str, float]]:
     """(data, arm) -> the settings that were best on validation; recorded in tuning.json with all trials."""
     optuna = import_optuna()
@@ -64,7 +66,7 @@ def tune(
     for key, rows in records.items():
         scored = [row for row in rows if row["validation_accuracy"] is not None]
         if not scored:
-            raise ValueError(
+            raise SoftbiasError(
                 f"none of the {spec.tune} trials of {key[1]} on {key[0]} finished; softbias runs {store.path} says why"
             )
         best = max(scored, key=lambda row: row["validation_accuracy"])  # the first of equal ones
@@ -77,7 +79,7 @@ def import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise ValueError("--tune needs optuna: pip install 'softbias[tune]'") from error
+        raise SoftbiasError("--tune needs optuna: pip install 'softbias[tune]'") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 
@@ -100,7 +102,7 @@ def trial_run(base: PlannedRun, trial: Trial, number: int) -> PlannedRun:
 
 
 def share_pretrainings(
-    runs: Sequence[PlannedRun], trials: Store, settings: Settings, display: Quiet, crew: Crew | None
+    runs: Sequence[PlannedRun], trials: Store, settings: Settings, display: Quiet, crew: WorkerPool | None
 ) -> None:
     """Do what the trials start from, once for them and for the study: among its runs, with links beside the trials."""
     store = Store(settings.store)
@@ -108,7 +110,7 @@ def share_pretrainings(
     trials.path.mkdir(parents=True, exist_ok=True)
     for run in runs:
         if not store.finished(run.spec):
-            raise ValueError(
+            raise SoftbiasError(
                 f"{run.label} failed, and there is nothing to tune without it; softbias runs {store.path} says why"
             )
         if not trials.finished(run.spec):
@@ -118,7 +120,7 @@ def share_pretrainings(
             place.symlink_to(os.path.relpath(store.place(run.spec), trials.path), target_is_directory=True)
 
 
-def run_missing(runs: Sequence[PlannedRun], store: Store, settings: Settings, display: Quiet, crew: Crew | None) -> None:
+def run_missing(runs: Sequence[PlannedRun], store: Store, settings: Settings, display: Quiet, crew: WorkerPool | None) -> None:
     missing = [run for run in runs if not store.finished(run.spec)]
     if missing:
         display.begin(runs, missing, {})
@@ -132,7 +134,7 @@ def validation_accuracy(store: Store, run: PlannedRun) -> float | None:
     """What a trial reached at its end, or at its best epoch where the recipe selects that; None if it failed."""
     if not store.finished(run.spec):
         return None
-    directory = RunDirectory(store.place(run.spec))
+    directory = Run(store.place(run.spec))
     if run.spec.recipe.select == "best":
         return directory.read_summary()["validation_accuracy"]
     rows = [json.loads(line) for line in directory.metrics.read_text().splitlines()]

@@ -22,9 +22,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from softbias.runs.run import RunSpec
 from softbias.study.store import Store
 from softbias.training.display import Display, Quiet
-from softbias.training.run import RunSpec
 
 if TYPE_CHECKING:
     from softbias.data.dataset import Dataset
@@ -116,9 +116,9 @@ def train_run(task: Task, store: Store, display: Display) -> dict[str, Any]:
 
     import torch
 
+    from softbias.runs.fit import run_fit
     from softbias.training import loop
     from softbias.training.checkpoint import CheckpointError
-    from softbias.training.fit import run_fit
 
     if task.threads:
         torch.set_num_threads(task.threads)

@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from softbias.data.augment import augment, normalize, rotate_quarter
-from softbias.data.augmentation import Augmentation
+from softbias.data.augment.apply import augment, normalize, rotate_quarter
+from softbias.data.augment.mixing import apply_mix, mix_targets, plan_mix, repeated
+from softbias.data.augment.rng import epoch_of_view, hash_integers, integers
+from softbias.data.augment.settings import Augmentation
 from softbias.data.dataset import Dataset
-from softbias.data.hashing import epoch_of_view, hash_integers, integers
-from softbias.data.mixing import apply_mix, mix_targets, plan_mix, repeated
 from softbias.training.recipe import Recipe
 
 GPU_SHARE = 0.4  # of the free memory of a GPU that a data set may take

@@ -24,10 +24,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from softbias.errors import SoftbiasError
+
 NAME = re.compile(r"step-(\d{8})")
 
 
-class CheckpointError(ValueError):
+class CheckpointError(SoftbiasError):
     """A checkpoint could not be written, or none can be read."""
 
 
@@ -48,7 +50,7 @@ class Keep:
         for word in text.split(","):
             match = re.fullmatch(r"last|best|every=(\d+)", word.strip())
             if match is None:
-                raise ValueError(f"keep takes last, best and every=K, separated by commas, but got {word!r}")
+                raise SoftbiasError(f"keep takes last, best and every=K, separated by commas, but got {word!r}")
             best |= word.strip() == "best"
             every = int(match[1]) if match[1] else every
         return Keep(best, every)

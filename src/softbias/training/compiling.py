@@ -18,8 +18,9 @@ import math
 import torch
 from torch import nn
 
-from softbias.inspection import unwrap
+from softbias.errors import SoftbiasError
 from softbias.kernels import toolchain
+from softbias.models.inspect import unwrap
 from softbias.training.recipe import Recipe
 
 SECONDS = 50.0  # for compiling, the first time
@@ -36,7 +37,7 @@ def compiled(
         return model, False
     if device.type == "cuda" and not toolchain.works():
         if recipe.compile == "on":
-            raise ValueError(f"compile='on' does not work here: {toolchain.ADVICE}")
+            raise SoftbiasError(f"compile='on' does not work here: {toolchain.ADVICE}")
         return model, False
     return torch.compile(model), True  # type: ignore[return-value]
 

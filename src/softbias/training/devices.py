@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from softbias.errors import unknown_name
+from softbias.errors import SoftbiasError, unknown_name
 
 
 def find_device(name: str) -> str:
@@ -16,5 +16,7 @@ def find_device(name: str) -> str:
     if kind not in there:
         raise unknown_name("device", name, ("auto", *there))
     if not there[kind] or (number and not (number.isdecimal() and int(number) < max(1, torch.accelerator.device_count()))):
-        raise ValueError(f"--device {name}: there is no such device here; choose {' or '.join(k for k in there if there[k])}")
+        raise SoftbiasError(
+            f"--device {name}: there is no such device here; choose {' or '.join(k for k in there if there[k])}"
+        )
     return name

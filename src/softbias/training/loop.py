@@ -24,18 +24,19 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast
 from torch import Tensor, nn
 
+from softbias.errors import SoftbiasError
+from softbias.files import write_text
 from softbias.regularizers import Regularized, attached, parse_requests
 from softbias.training import checkpoint
 from softbias.training.batches import Batches, Pixels
 from softbias.training.compiling import compiled
 from softbias.training.display import Display
-from softbias.training.optim import Average, build_optimizer
+from softbias.training.optim import ModelEma, build_optimizer
 from softbias.training.recipe import Recipe
-from softbias.training.run import write_text
 from softbias.training.schedule import learning_rate
 from softbias.training.signals import handled
 from softbias.training.state import State
-from softbias.training.step import PlainStep, RecordedStep, can_be_recorded, step_names
+from softbias.training.step import CudaGraphStep, PlainStep, can_be_recorded, step_names
 from softbias.training.validation import validate
 
 LOOK_EVERY = 50  # steps between two looks at the loss, each of which waits for the device
@@ -45,7 +46,7 @@ MOST_SKIPPED = 0.05  # share of an epoch's steps whose gradient may be unusable 
 EVALUATIONS = 50  # at most, over a run
 
 
-class DivergedError(ValueError):
+class DivergedError(SoftbiasError):
     """The loss is no longer a number."""
 
 
@@ -95,7 +96,7 @@ def train(
     regularized = plan.regularized(model)
     recorded = can_be_recorded(accelerator, batches, regularized)
     optimizer = build_optimizer(model, recipe, recorded=recorded)
-    average = Average(model, recipe.ema) if recipe.ema else None
+    average = ModelEma(model, recipe.ema) if recipe.ema else None
     names = step_names(plan.regularizers)
     exact = torch.float64 if accelerator.device.type != "mps" else torch.float32
     sums = torch.zeros(len(names), device=accelerator.device, dtype=exact)
@@ -112,7 +113,7 @@ def train(
     pictures = state.total_steps * batches.batch_size
     run, faster = compiled(regularized, recipe, accelerator.device, pictures, batches.pixels.size)
     if recorded:
-        take_step: PlainStep = RecordedStep(accelerator, run, optimizer, batches, plan.class_weights, plan.regularizers)
+        take_step: PlainStep = CudaGraphStep(accelerator, run, optimizer, batches, plan.class_weights, plan.regularizers)
     else:
         run, prepared = accelerator.prepare(run, optimizer)
         take_step = PlainStep(accelerator, run, prepared, batches, plan.class_weights, plan.regularizers)
@@ -263,7 +264,7 @@ def rehearsed(plan: Plan, steps: int, most: float = math.inf) -> list[float]:
     regularized = plan.regularized(model)
     recorded = can_be_recorded(plan.accelerator, batches, regularized)
     optimizer = build_optimizer(model, plan.recipe, recorded=recorded)
-    kind = RecordedStep if recorded else PlainStep
+    kind = CudaGraphStep if recorded else PlainStep
     rehearse = kind(plan.accelerator, regularized, optimizer, batches, plan.class_weights, plan.regularizers)
     order, epoch = batches.order(0), torch.tensor(0, device=plan.accelerator.device)
     seconds: list[float] = []

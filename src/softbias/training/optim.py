@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from softbias.errors import SoftbiasError
 from softbias.training.recipe import Recipe
 
 
@@ -26,7 +27,7 @@ def build_optimizer(model: nn.Module, recipe: Recipe, *, recorded: bool = False)
     """The recipe's optimizer; for a recorded step the learning rate is a tensor, which a replay reads."""
     groups = [group for group in parameter_groups(model, recipe.weight_decay) if group["params"]]
     if not groups:
-        raise ValueError("the model has no parameter to train")
+        raise SoftbiasError("the model has no parameter to train")
     first = next(model.parameters())
     fused = first.device.type in ("cuda", "cpu")
     lr = torch.tensor(recipe.peak_lr(), device=first.device) if recorded else recipe.peak_lr()
@@ -36,7 +37,7 @@ def build_optimizer(model: nn.Module, recipe: Recipe, *, recorded: bool = False)
     return kind(groups, lr=lr, betas=recipe.betas, fused=fused, capturable=recorded)
 
 
-class Average:
+class ModelEma:
     """An exponential moving average of a model's weights (EMA).
 
         average ← d · average + (1 − d) · weights,     d = min(decay, (1 + step) / (10 + step))

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from softbias.data.augmentation import Augmentation
-from softbias.errors import unknown_name
+from softbias.data.augment.settings import Augmentation
+from softbias.errors import SoftbiasError, unknown_name
 
 LEAST = {
     "epochs": 0.0, "steps": 1, "batch_size": 1, "accumulate": 1, "lr": 0.0, "weight_decay": 0.0, "clip": 0.0, "patience": 1,
@@ -86,12 +86,12 @@ class Recipe:
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and not value >= least:  # nor NaN
-                raise ValueError(f"{name} must be at least {least}, but {name}={value}")
+                raise SoftbiasError(f"{name} must be at least {least}, but {name}={value}")
         if self.batch_size % self.accumulate:
-            raise ValueError(f"accumulate={self.accumulate} must divide batch_size={self.batch_size}")
+            raise SoftbiasError(f"accumulate={self.accumulate} must divide batch_size={self.batch_size}")
         for name in ("val_fraction", "ema", "smoothing", "drop_path"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must lie in [0, 1), but {name}={getattr(self, name)}")
+                raise SoftbiasError(f"{name} must lie in [0, 1), but {name}={getattr(self, name)}")
 
     def peak_lr(self) -> float:
         return self.lr * self.batch_size / self.lr_per if self.lr_per else self.lr

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from softbias.training import checkpoint
-from softbias.training.optim import Average
+from softbias.training.optim import ModelEma
 
 
 @dataclass
@@ -32,7 +32,7 @@ class State:
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    average: Average | None
+    average: ModelEma | None
     sums: Tensor
     total_steps: int
     step: int = 0

@@ -107,7 +107,7 @@ class PlainStep:
         return loss, [task.detach(), *torch.stack([means.detach(), active], 1).flatten()]
 
 
-class RecordedStep(PlainStep):
+class CudaGraphStep(PlainStep):
     """The same step as CUDA graphs, after a few plain ones.
 
     Nobody looks at the loss between two replays, so a step whose gradient is not finite changes nothing, and is counted.
@@ -178,5 +178,5 @@ def can_be_recorded(accelerator: Accelerator, batches: Batches, model: nn.Module
         and accelerator.num_processes == 1
         and accelerator.scaler is None
         and batches.pixels.resident is not None
-        and getattr(model, "recordable", True)
+        and getattr(model, "supports_cuda_graph", True)
     )

@@ -10,17 +10,17 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from softbias.data.augment import normalize, rotate_quarter
+from softbias.data.augment.apply import normalize, rotate_quarter
 from softbias.training.batches import Pixels
 from softbias.training.evaluate import predict_probabilities
-from softbias.training.optim import Average
+from softbias.training.optim import ModelEma
 
 if TYPE_CHECKING:
     from softbias.training.loop import Plan
 
 
 @torch.no_grad()
-def validate(plan: Plan, average: Average | None) -> tuple[float, float]:
+def validate(plan: Plan, average: ModelEma | None) -> tuple[float, float]:
     """Accuracy and loss on the validation pictures of what would be the model now."""
     assert plan.validation is not None
     with swapped(plan.model, average):
@@ -51,7 +51,7 @@ def rotation_scores(plan: Plan, pixels: Pixels) -> tuple[float, float]:
 
 
 @contextmanager
-def swapped(model: nn.Module, average: Average | None) -> Iterator[None]:
+def swapped(model: nn.Module, average: ModelEma | None) -> Iterator[None]:
     """The averaged weights inside the model for a while."""
     if average is None:
         yield

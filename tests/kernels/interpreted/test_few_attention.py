@@ -8,7 +8,7 @@ from torch import Tensor
 
 from softbias.attention import Full
 from softbias.grid import Grid
-from softbias.kernels import few
+from softbias.kernels import short_seq as few
 from softbias.kernels.operation import version
 
 ALLOWED = {torch.float32: 1e-6, torch.float16: 1e-3}

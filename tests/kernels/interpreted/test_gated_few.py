@@ -8,7 +8,7 @@ from torch import Tensor
 
 from softbias.attention import Gated
 from softbias.grid import Grid
-from softbias.kernels import gated_few
+from softbias.kernels import gated_short_seq as gated_few
 from softbias.kernels.operation import version
 
 ALLOWED = {torch.float32: 3e-6, torch.float16: 2e-3}

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from softbias.attention import Gated
-from softbias.attention.positional import Place
+from softbias.attention.positional import PositionBias
 from softbias.grid import Grid
 from softbias.kernels import gated
 from softbias.kernels.operation import version
@@ -45,7 +45,7 @@ def inputs_of(shape, dtype: torch.dtype = torch.float32, layout: str = "by token
 def exact(inputs: Inputs, grid: Grid) -> Tensor:
     """By the layer's own parts, which the kernels' module has no share in."""
     anywhere, v, weight, bias, gate = inputs
-    place = Place(len(weight), grid, 1.0, [(0, 0)] * len(weight), bias=True).double()
+    place = PositionBias(len(weight), grid, 1.0, [(0, 0)] * len(weight), bias=True).double()
     nearby = functional_call(place, {"weight": weight, "bias": bias}, v)
     g = gate.sigmoid()[:, None, None]
     return ((1 - g) * anywhere + g * nearby).transpose(1, 2)

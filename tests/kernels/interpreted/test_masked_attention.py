@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from softbias.attention import Masked
-from softbias.attention.rolling import ROLLS
 from softbias.grid import Grid
-from softbias.kernels import few, masked
+from softbias.kernels import masked
+from softbias.kernels import short_seq as few
 from softbias.kernels.operation import version
+from softbias.kernels.rolling import ROLLS
 
 ALLOWED = {torch.float32: 3e-6, torch.float16: 2e-3}
 SHAPES = {  # images, tokens, heads, channels

@@ -12,7 +12,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from softbias.attention.fused import dot_product_attention
 from softbias.attention.positional import kernel_centers, place_weights
-from softbias.kernels import distance, few, gated, gated_few, masked
+from softbias.kernels import distance, gated, masked
+from softbias.kernels import gated_short_seq as gated_few
+from softbias.kernels import short_seq as few
 
 DEVICE = torch.device("cuda")
 DTYPE = torch.bfloat16

@@ -17,7 +17,8 @@ from softbias.bench.kernels.cases import (
 )
 from softbias.bench.kernels.measuring import captured, reported, step
 from softbias.bench.timing import interleaved
-from softbias.kernels import distance, few, gated, masked
+from softbias.kernels import distance, gated, masked
+from softbias.kernels import short_seq as few
 from softbias.kernels.launching import forget_plans
 from softbias.kernels.tiles import Tiles
 

@@ -1,7 +1,0 @@
-"""Why a model decided as it did, for one picture: `softbias.explain(model, "cat.jpg")`."""
-
-from __future__ import annotations
-
-from softbias.explaining.explanation import Explanation, explain
-
-__all__ = ["Explanation", "explain"]

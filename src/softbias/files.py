@@ -1,0 +1,55 @@
+"""Files that are whole or absent: everything we write goes to a temporary file first, which then takes its name.
+
+write_text(path, text)
+with replacing(path) as temporary:      # for a library that wants a path
+    numpy.savez(temporary, …)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`, which at the end is synced and replaces `path`; on an error it is removed."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with suppress(FileNotFoundError):
+        temporary.unlink()  # a link that somebody put there would be followed
+    try:
+        yield temporary
+        sync(temporary)
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode("utf-8"))
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder is on the disk."""
+    if os.name == "nt" and path.is_dir():  # Windows opens no folders
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,141 @@
+"""Low-rank masks that act like convolutions: rolling, target kernels, and fitting.
+
+A convolution's attention map is Toeplitz-like: row i is row 0 moved by i. Rolled back by its row index it is nearly the same
+row again and again, hence of low rank: a 3 × 3 kernel has full rank on the grid and rank 9 once rolled. IBiT keeps a mask as
+two rolled factors, W = Aᵀ B with A, B of r rows, and un-rolls it before use:
+
+    M[i, j] = W[i, (j − i) mod N]
+
+With prefix tokens (a class token) their rows and columns are kept as they are and only the P × P block of the patches is
+rolled, so that a 3 × 3 target has rank 10. `roll="released"` repeats the original code's slip of reading that block one
+column (one prefix) too far left, which moves the mask by one patch; `roll="none"` keeps W as the mask.
+
+Shapes: H heads, N tokens, P patches, r rank.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import torch
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from softbias.errors import SoftbiasError
+from softbias.grid import Grid
+
+ROLLS = ("paper", "released", "none")
+
+
+def skew(block: Tensor) -> Tensor:
+    """Row i moved right by i, cyclically: out[i, j] = block[i, (j − i) mod P].  # (…, P, P)
+
+    Written twice side by side, the rows of `block` hold every rotation of themselves, and reading the flat memory with a
+    stride one shorter takes the right one for each row: views and one copy, no gather and no index to keep.
+    """
+    side = block.shape[-1]
+    twice = torch.cat([block, block], dim=-1).flatten(-2)  # element i·2P + P + j − i is the one we want
+    return twice[..., side : side + side * (2 * side - 1)].unflatten(-1, (side, 2 * side - 1))[..., :side]
+
+
+def unskew(block: Tensor) -> Tensor:
+    """The inverse of `skew`: out[i, j] = block[i, (j + i) mod P].  # (…, P, P)"""
+    return skew(block.flip(-1)).flip(-1)
+
+
+def unroll(rolled: Tensor, prefix: int = 0, roll: str = "paper") -> Tensor:
+    """The mask M that the rolled matrix W stands for.  # (…, N, N)"""
+    if roll == "none":
+        return rolled
+    first = 0 if roll == "released" else prefix
+    block = skew(rolled[..., prefix:, first : rolled.shape[-1] - prefix + first])
+    if not prefix:
+        return block
+    below = torch.cat([rolled[..., prefix:, :prefix], block], dim=-1)
+    return torch.cat([rolled[..., :prefix, :], below], dim=-2)
+
+
+def roll_back(mask: Tensor, prefix: int = 0, roll: str = "paper") -> Tensor:
+    """The inverse of `unroll`: the matrix W to factorize for a wanted mask.  # (…, N, N)
+
+    The released code fits its factors to the corrected form and only reads them wrongly, so "released" rolls as "paper".
+    """
+    if roll == "none":
+        return mask
+    rolled = mask.clone()
+    rolled[..., prefix:, prefix:] = unskew(mask[..., prefix:, prefix:])
+    return rolled
+
+
+KERNELS = {
+    "exp_l2": "exp(−‖δ‖₂ / 2), the paper's (which calls it Gaussian)",
+    "gaussian(s)": "exp(−‖δ‖₂² / 2 s²)",
+    "exp_l1": "exp(−‖δ‖₁ / 2)",
+    "conv3x3": "1 on the 3 × 3 neighbours, 0 elsewhere",
+    "ones": "no preference",
+}
+
+
+def kernel_map(grid: Grid, kernel: str = "exp_l2") -> Tensor:
+    """The target mask of a kernel, un-rolled; rows and columns of prefix tokens are ones.  # (N, N)"""
+    gaussian = re.fullmatch(r"gaussian(?:\((\d+\.?\d*|\.\d+)\))?", kernel)
+    if kernel == "exp_l2":
+        patches = torch.exp(-0.5 * grid.distances())
+    elif gaussian and float(gaussian[1] or 1.0) > 0:
+        patches = torch.exp(-0.5 * (grid.distances() / float(gaussian[1] or 1.0)).square())
+    elif kernel == "exp_l1":
+        patches = torch.exp(-0.5 * grid.distances("manhattan"))
+    elif kernel == "conv3x3":
+        patches = (grid.offsets().abs().amax(-1) <= 1).to(torch.get_default_dtype())
+    elif kernel == "ones":
+        patches = torch.ones(grid.patches, grid.patches)
+    else:
+        raise SoftbiasError(f"kernel must be one of {', '.join(KERNELS)}, but kernel={kernel!r}")
+    target = torch.ones(len(grid), len(grid))
+    target[grid.prefix :, grid.prefix :] = patches
+    return target
+
+
+def fit_svd(rolled: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """The factors A, B that come closest to W in mean squared error, by truncated SVD.  # (…, N, N) -> 2 × (…, r, N)"""
+    u, s, vh = torch.linalg.svd(rolled.double(), full_matrices=False)
+    root = s[..., :rank].sqrt()
+    a = u[..., :rank].mT * root[..., None]
+    b = vh[..., :rank, :] * root[..., None]
+    return a.to(rolled.dtype), b.to(rolled.dtype)
+
+
+def fit_descent(
+    rolled: Tensor, rank: int, *, optimizer: str = "adam", lr: float = 0.1, steps: int = 10_000, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """IBiT's Algorithm 1: factors by gradient descent on the mean squared error.  # (N, N) -> 2 × (r, N)
+
+    "adam", from N(0, .001), is what the release runs and reaches the SVD's error; "sgd" is the algorithm as printed, which
+    after 10,000 steps is still an order of magnitude above it.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    start = 0.001 * torch.randn(2, rank, len(rolled), generator=generator, dtype=rolled.dtype, device="cpu")
+    with torch.enable_grad():
+        factors = start.to(rolled.device).requires_grad_()
+        choices = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+        descent = choices[optimizer]([factors], lr=lr)
+        for _ in range(steps):
+            descent.zero_grad()
+            mse_loss(factors[0].mT @ factors[1], rolled).backward()
+            descent.step()
+    a, b = factors.detach()
+    return a, b
+
+
+FITS = ("svd", "adam", "sgd")
+
+
+@functools.lru_cache(maxsize=64)
+def fitted_factors(grid: Grid, kernel: str, rank: int, fit: str, roll: str) -> tuple[Tensor, Tensor]:
+    """Factors for a kernel on a grid; all blocks of a model start from the same ones, so they are kept.  # 2 × (r, N)"""
+    with torch.device("cpu"):
+        rolled = roll_back(kernel_map(grid, kernel).double(), grid.prefix, roll)
+        if fit == "svd":
+            return fit_svd(rolled, rank)
+        return fit_descent(rolled, rank, optimizer=fit)

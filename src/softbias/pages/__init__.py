@@ -1,0 +1,1 @@
+"""Pages: one theme, one template environment, one set of formatters and charts."""

@@ -1,0 +1,23 @@
+"""Notes in words: one sentence for every kind of note, the same in the terminal and on pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from softbias.errors import unknown_name
+from softbias.notes import Note
+
+WORDING: dict[str, Callable[..., str]] = {
+    "text": lambda text: str(text),
+}
+
+
+def text(note: Note) -> str:
+    """The note as one sentence.
+
+    >>> text(Note("text", {"text": "the test split is small"}))
+    'the test split is small'
+    """
+    if note.kind not in WORDING:
+        raise unknown_name("kind of note", note.kind, WORDING)
+    return WORDING[note.kind](**note.values)

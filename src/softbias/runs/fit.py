@@ -1,0 +1,175 @@
+"""From a run's spec to a finished run directory."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from torch import nn
+
+from softbias.data import load_dataset
+from softbias.data.dataset import Dataset
+from softbias.errors import SoftbiasError, unknown_name
+from softbias.models.inspect import unwrap
+from softbias.models.storage import load
+from softbias.runs.maps import AFTER, BEFORE, record_maps
+from softbias.runs.outcome import finish, load_selected, write_split
+from softbias.runs.prepare import Split, accelerate_for, make_plan, split_up
+from softbias.runs.run import Run, RunSpec
+from softbias.training import checkpoint
+from softbias.training.display import Display, Quiet
+from softbias.training.loop import Plan, train
+from softbias.training.recipe import Recipe, find_recipe
+
+OnEpoch = Callable[[dict[str, Any]], None]
+Watch = Callable[[Plan, Dataset, Split, Run], OnEpoch]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: its folder, its scores, its model."""
+
+    path: Path
+    summary: dict[str, Any]
+    model: nn.Module
+
+
+def run_fit(
+    spec: RunSpec,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    data: Dataset | None = None,
+    display: Display | None = None,
+    keep: str = "last,best",
+    minutes: float | None = None,
+    device: str = "auto",
+    trackers: tuple[str, ...] = ("tensorboard",),
+    baseline: bool = True,
+    watch: Watch | None = None,
+    reasons: Sequence[str] = (),
+) -> Result:
+    """Train the run that the spec defines, into a directory; `data` spares reading the set again.
+
+    reasons   why settings were chosen as they are, in sentences that the run keeps
+    watch     is told of the plan before the first step, and its result of every epoch (`softbias.runs.live.watching`)
+    """
+    display = display or Quiet()
+    accelerator = accelerate_for(spec.recipe, device)
+    directory = Run(Path(out) if out else Path("runs") / spec.title)
+    if resume and directory.finished and directory.spec().to_dict() == spec.to_dict():
+        display.message(f"{directory.path} is finished already")
+        return Result(directory.path, directory.read_summary(), load(directory.model))
+    fresh = not directory.config.is_file()
+    if accelerator.is_main_process:
+        directory.open(spec, resume=resume)
+    accelerator.wait_for_everyone()
+    try:
+        data = data or load_dataset(spec.data, **spec.data_options)
+        split = split_up(data, spec)
+        for note in (*data.notes, *split.notes):
+            display.message(note)
+        plan = make_plan(spec, data, split, accelerator, directory, checkpoint.Keep.parse(keep))
+        if data.files is not None and accelerator.is_main_process:
+            write_split(directory.path / "split.csv", data, split)
+        if accelerator.is_main_process:
+            directory.begin(spec, reasons)
+        on_epoch = start_trackers(accelerator, directory, trackers, display)
+        watchers = [each for each in (on_epoch, watch and watch(plan, data, split, directory)) if each]
+
+        def tell(row: dict[str, Any]) -> None:
+            for each in watchers:
+                each(row)
+
+        if spec.recipe.regularize and accelerator.is_main_process and not (directory.path / BEFORE).is_file():
+            record_maps(plan, data, split, directory.path / BEFORE)
+        started = time.perf_counter()
+        state = train(plan, display, minutes=minutes, on_epoch=tell)
+        accelerator.wait_for_everyone()
+        accelerator.end_training()
+        load_selected(plan, state)
+        if spec.recipe.regularize and accelerator.is_main_process:
+            record_maps(plan, data, split, directory.path / AFTER)
+        summary = finish(spec, data, split, plan, state, directory, started, baseline)
+        return Result(directory.path, summary, unwrap(plan.model).eval())
+    except ValueError:  # settings that cannot be trained do not occupy the folder
+        if fresh and accelerator.is_main_process and not directory.metrics.exists() and not directory.checkpoints.exists():
+            directory.config.unlink(missing_ok=True)
+        raise
+    finally:
+        directory.close()
+
+
+def start_trackers(accelerator: Accelerator, directory: Run, trackers: tuple[str, ...], display: Display) -> OnEpoch | None:
+    """TensorBoard, W&B or MLflow through accelerate; returns what to call with every epoch's row."""
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+    installed = [str(each) for each in get_available_trackers()]
+    for name in trackers:
+        if name not in LOGGER_TYPE_TO_CLASS:
+            raise unknown_name("tracker", name, LOGGER_TYPE_TO_CLASS)
+        if name not in installed and name != "tensorboard":
+            raise SoftbiasError(f"the tracker {name} is not installed: pip install {name}, or leave it out")
+    if "tensorboard" in trackers and "tensorboard" not in installed:  # which nobody may have asked for
+        display.message("TensorBoard is not installed, so the run writes nothing for it")
+    accelerator.project_configuration.set_directories(str(directory.path))
+    accelerator.project_configuration.logging_dir = str(directory.path)
+    started = []
+    for name in [each for each in trackers if each in installed]:  # one by one: TensorBoard takes a project for its folder
+        accelerator.log_with, accelerator.trackers = [name], []
+        try:
+            accelerator.init_trackers("tensorboard" if name == "tensorboard" else "softbias")
+        except Exception as error:
+            warnings.warn(f"the tracker {name} could not be started: {error}", stacklevel=2)
+        else:
+            started += accelerator.trackers
+    accelerator.trackers = started
+    if not started:
+        return None
+
+    def log(row: dict[str, Any]) -> None:
+        accelerator.log({name: value for name, value in row.items() if isinstance(value, int | float)}, step=row["step"])
+
+    return log
+
+
+def fit(
+    data: str | Path | Dataset,
+    model: str = "convit_nano",
+    recipe: str | Recipe = "quick",
+    *,
+    seed: int = 0,
+    fraction: float = 100.0,
+    out: str | Path | None = None,
+    resume: bool = False,
+    data_options: Mapping[str, Any] | None = None,
+    model_options: Mapping[str, Any] | None = None,
+    source: str | Path | None = None,
+    finetune: str | None = None,
+    device: str = "auto",
+    display: Display | None = None,
+    **overrides: Any,
+) -> Result:
+    """Train a model on a set and return the finished run.
+
+    overrides   fields of the recipe and of its augmentation: `softbias.fit("fashion", lr=1e-3, flip=0)`
+    """
+    base = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    spec = RunSpec(
+        data=data.name if isinstance(data, Dataset) else str(data),
+        model=model,
+        recipe=base.with_overrides(overrides),
+        seed=seed,
+        fraction=fraction,
+        data_options=dict(data_options or {}),
+        model_options=dict(model_options or {}),
+        source=None if source is None else str(source),
+        finetune=finetune or ("full" if source else None),
+    )
+    given = data if isinstance(data, Dataset) else None
+    return run_fit(spec, out, resume=resume, data=given, display=display, device=device)

@@ -1,0 +1,151 @@
+"""What a run leaves: the chosen weights, scores on the test pictures, predictions, the model, and the summary."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from softbias.data.dataset import Dataset
+from softbias.data.listing import Listing
+from softbias.data.splits import write_manifest
+from softbias.files import write_text
+from softbias.models.cost import count_macs
+from softbias.models.inspect import unwrap
+from softbias.models.storage import save
+from softbias.runs.prepare import Split, output_names
+from softbias.runs.run import Run, RunSpec, environment
+from softbias.training import checkpoint
+from softbias.training.batches import Pixels
+from softbias.training.evaluate import predict_probabilities
+from softbias.training.loop import Plan
+from softbias.training.scores import score
+from softbias.training.state import State
+from softbias.training.validation import rotation_scores
+
+CROP_MODES = {"crop": "center", "pad": "border", "stretch": "squash"}  # timm's words for our `fit`
+
+
+def load_selected(plan: Plan, state: State) -> None:
+    """Put the chosen weights into the model: those of the best epoch, or the last (averaged, if the recipe averages)."""
+    best = plan.folder / "best" if plan.folder else None
+    if plan.recipe.select == "best" and plan.validation is not None and best is not None and best.is_dir():
+        tensors, _ = checkpoint.read(best)
+        plan.model.load_state_dict(tensors)
+    else:
+        plan.model.load_state_dict(state.weights())
+
+
+def finish(
+    spec: RunSpec,
+    data: Dataset,
+    split: Split,
+    plan: Plan,
+    state: State,
+    directory: Run,
+    started: float,
+    baseline: bool,
+) -> dict[str, Any]:
+    """Score the test pictures, and write the model, the predictions and the summary, which comes last."""
+    model, batches = unwrap(plan.model), plan.batches
+    accelerator = plan.accelerator
+    rotation = spec.recipe.objective == "rotation"
+    summary: dict[str, Any] = {
+        "status": "finished",
+        "id": spec.id,
+        "data": spec.data,
+        "model": spec.model,
+        "seed": spec.seed,
+        "fraction": spec.fraction,
+        "objective": spec.recipe.objective,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "macs": count_macs(model, 3, *data.img_size),
+        "pictures": {"train": len(split.train), "val": 0 if split.val is None else len(split.val)},
+        "img_size": list(data.img_size),
+        "steps": state.step,
+        "epochs": state.step / batches.steps_per_epoch,
+        "seconds": state.seconds,
+        "images_per_second": state.step * batches.batch_size / max(state.seconds, 1e-9),
+        "selected": spec.recipe.select if plan.validation is not None else "last",
+        "best_epoch": state.best.epoch or None,
+        "validation_accuracy": state.best.accuracy if state.best.epoch else None,
+        "class_weights": plan.class_weights is not None,
+        "regularize": list(spec.recipe.regularize),
+        "notes": [*directory.reasons(), *data.notes, *split.notes],
+    }
+    summary["peak_memory"] = peak_memory(accelerator.device.type)
+    summary["peak_memory_of"] = "the GPU" if accelerator.device.type == "cuda" else "the process"
+    test = None if split.test is None else Pixels(data, split.test, accelerator.device)
+    if test is not None and rotation:
+        accuracy, loss = rotation_scores(plan, test)
+        summary["test"] = {"n": 4 * len(test), "accuracy": accuracy, "log_loss": loss}
+    elif test is not None:
+        probabilities, labels = predict_probabilities(model, test, batches.mean, batches.std, precision=accelerator.autocast())
+        summary["test"] = score(probabilities, labels, data.class_names)
+    if not accelerator.is_main_process:
+        return summary
+    if test is not None and not rotation:
+        assert split.test is not None
+        write_predictions(directory.path / "predictions.parquet", data, split.test, probabilities, labels)
+        if baseline:
+            from softbias.training.baseline import pixel_baseline
+
+            summary["baseline"] = pixel_baseline(data, split.train, split.test)
+        if baseline and plan.frozen:
+            from softbias.training.linear_probe import linear_probes
+
+            summary["probes"] = linear_probes(model, data, split.train, split.test, batches.mean, batches.std, seed=spec.seed)
+    preprocessing = {
+        "mean": batches.mean,
+        "std": batches.std,
+        "crop_mode": CROP_MODES[spec.data_options.get("fit") or "crop"],
+    }
+    summary["preprocessing"] = preprocessing
+    save(model, directory.model, class_names=output_names(spec, data), preprocessing=preprocessing)
+    write_text(directory.path / "environment.json", json.dumps(environment(accelerator.device.type), indent=2) + "\n")
+    summary["total_seconds"] = time.perf_counter() - started
+    write_text(directory.summary, json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def peak_memory(device: str) -> int:
+    """Bytes: of the GPU, or of the whole process on a CPU."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    status = Path("/proc/self/status")
+    if status.is_file():  # where it can be set back between two runs of one process, see study.worker
+        lines = (line.split() for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        for _, kilobytes, *_ in lines:
+            return 1024 * int(kilobytes)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
+
+
+def write_split(path: Path, data: Dataset, split: Split) -> None:
+    """Which file was in which split, as a CSV file that can be trained on and says it again."""
+    assert data.files is not None
+    root = Path(data.files[0]).parent
+    listing = Listing(data.name, tuple(map(Path, data.files)), data.labels, data.class_names, root)
+    parts = {"train": split.train, "val": split.val, "test": split.test}
+    write_manifest(path, listing, {name: indices for name, indices in parts.items() if indices is not None})
+
+
+def write_predictions(
+    path: Path, data: Dataset, indices: NDArray[np.int64], probabilities: NDArray[np.float32], labels: NDArray[np.int64]
+) -> None:
+    import pandas
+
+    table: dict[str, Any] = {"index": indices, "label": labels, "predicted": probabilities.argmax(1)}
+    if data.files is not None:
+        table["file"] = [data.files[index] for index in indices]
+    table |= {f"p{number}": probabilities[:, number] for number in range(probabilities.shape[1])}
+    aside = path.with_name(path.name + ".tmp")
+    pandas.DataFrame(table).to_parquet(aside)
+    aside.replace(path)

@@ -1,0 +1,133 @@
+"""One page about a finished run: report.html, which opens offline and asks nobody for anything, and confusion.png.
+
+Everything stands in the one file: the style, the charts (SVG, so that they follow light and dark) and the pictures (data
+URIs). What may be wrong with a model comes as early as what is right with it: the baseline beside the accuracy, the worst
+classes first, the most confident mistakes, the labels worth checking.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from softbias.data.dataset import Dataset
+from softbias.errors import SoftbiasError
+from softbias.files import write_text
+from softbias.pages.format import duration, memory, percent
+from softbias.pages.html import template
+from softbias.runs.charts import DPI, PAPER_INK_RIGHT_WRONG, confusions, curves, draw_confusion, reliability
+from softbias.runs.galleries import Predictions, data_uri, galleries
+from softbias.runs.printed import score_rows, verdict, worst_first
+from softbias.runs.run import Run
+
+VERSIONS = ("softbias", "python", "torch", "torchvision", "timm", "numpy")
+
+
+def write_page(run_path: str | Path, data: Dataset | None = None) -> Path:
+    """Write report.html, and confusion.png where there are test scores, into the folder of a finished run.
+
+    data   the run's set, for its pictures; without it the galleries name the pictures but do not show them
+    """
+
+    run = Run(Path(run_path))
+    if not run.finished:
+        raise SoftbiasError(f"{run.path} holds no finished run: it has no summary.json")
+    summary = run.read_summary()
+    names = [row["name"] for row in (summary.get("test") or {}).get("classes", [])]  # none: a pretext task, or no test
+    predictions = Predictions.read(run.path / "predictions.parquet") if names else None
+    html = template("run.html.jinja").render(
+        summary=summary,
+        test=summary.get("test"),
+        baseline=summary.get("baseline"),
+        verdict=verdict(summary),
+        scores=score_rows(summary),
+        facts=facts(summary, read_json(run.path / "environment.json")),
+        config=run.config.read_text() if run.config.is_file() else "",
+        curves=curves(epoch_rows(run.metrics)),
+        classes=worst_first((summary.get("test") or {}).get("classes", [])),
+        confusion=confusion_section(run.path, summary["test"]["confusion"], names) if names else None,
+        reliability=None if predictions is None else reliability(predictions.probabilities, predictions.labels),
+        maps=maps_section(run.path),
+        galleries=[] if predictions is None else galleries(predictions, names, data),
+        model_path=str(run.model),
+        run_path=shlex.quote(str(run.path)),
+    )
+    write_text(run.path / "report.html", html.replace(" %", "\N{NO-BREAK SPACE}%"))  # no line begins with a percent sign
+    return run.path / "report.html"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def epoch_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl that tell of an epoch; a last line that a kill tore is dropped."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return [row for row in rows if row.get("event") == "epoch"]
+
+
+def confusion_section(folder: Path, counts: list[list[int]], names: list[str]) -> dict[str, Any]:
+    """The matrix as a picture in both themes, with its width on the page; the light one is also saved as confusion.png."""
+    matrix = np.array(counts, np.int64)
+    pictures = {theme: draw_confusion(matrix, names, theme) for theme in PAPER_INK_RIGHT_WRONG}
+    (folder / "confusion.png").write_bytes(pictures["light"])
+    with Image.open(io.BytesIO(pictures["light"])) as image:
+        width, height = (round(side * 96 / DPI) for side in image.size)
+    uris = {theme: data_uri(png) for theme, png in pictures.items()}
+    return {**uris, "width": width, "height": height, "pairs": confusions(matrix, names)}
+
+
+def maps_section(folder: Path) -> list[dict[str, Any]]:
+    """The pictures of the regularized layers, in both themes; none for a run without regularizers."""
+    from softbias.runs.maps import draw_maps, recorded
+
+    made = []
+    for name, layer in recorded(folder):
+        pictures = {theme: data_uri(draw_maps(folder, name, layer, theme)) for theme in PAPER_INK_RIGHT_WRONG}
+        made.append({"name": name, "layer": layer, "style": name.startswith("style"), **pictures})
+    return made
+
+
+def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What was trained, on what, for how long, with what."""
+    counts = {split: n for split, n in summary["pictures"].items() if n}
+    if summary.get("test"):
+        counts["test"] = summary["test"]["n"] // (4 if summary["objective"] == "rotation" else 1)
+    size = " × ".join(map(str, summary["img_size"]))
+    part = f", {summary['fraction']:g} % of the training pictures" if summary["fraction"] < 100 else ""
+    weighted = ", classes weighted because their sizes differ" if summary.get("class_weights") else ""
+    rows = [
+        ("Model", f"{summary['model']}, {summary['parameters']:,} parameters"),
+        ("Data", f"{summary['data']}{part}"),
+        ("Pictures", f"{', '.join(f'{n:,} {split}' for split, n in counts.items())}; {size} pixels"),
+        ("Objective", f"{summary['objective']}{weighted}"),
+        *([("Regularizers", ", ".join(summary["regularize"]))] if summary.get("regularize") else []),
+        ("Seed", str(summary["seed"])),
+        ("Training", f"{summary['steps']:,} steps, {summary['epochs']:.4g} epochs in {duration(summary['seconds'])}"),
+        ("Speed", f"{summary['images_per_second']:,.0f} images/s"),
+    ]
+    if summary.get("best_epoch"):
+        kept = "; the model is the last epoch's" if summary.get("selected") == "last" else "; the model is this epoch's"
+        best = f"{summary['best_epoch']}, {percent(summary['validation_accuracy'])} on validation"
+        rows += [("Best epoch", best + kept)]
+    if summary.get("peak_memory"):
+        rows += [("Peak memory", f"{memory(summary['peak_memory'])} of {summary.get('peak_memory_of', 'the device')}")]
+    if environment:
+        threads = f", threads: {environment.get('threads')}" if environment.get("device") == "cpu" else ""
+        where = f"{environment.get('hardware')} ({environment.get('device')}{threads})"
+        rows += [("Hardware", ", ".join([where, *([environment["platform"]] if environment.get("platform") else [])]))]
+        rows += [("Versions", ", ".join(f"{tool} {environment[tool]}" for tool in VERSIONS if environment.get(tool)))]
+        rows += [("Source", f"git {environment['git'][:12]}")] if environment.get("git") else []
+    return [*rows, ("Run", str(summary["id"]))]

@@ -1,0 +1,148 @@
+"""What a run needs before its first step: splits, a model, class weights, and the plan that holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from numpy.typing import NDArray
+from torch import nn
+
+from softbias.attention.ahead import compile_ahead
+from softbias.data.dataset import Dataset
+from softbias.data.splits import nested_fraction, stratified_split
+from softbias.errors import SoftbiasError
+from softbias.models import create_model
+from softbias.models.resize import resize
+from softbias.models.storage import load
+from softbias.models.weights import load_weights
+from softbias.regularizers import parse_requests
+from softbias.regularizers.attach import find_sites
+from softbias.runs.run import Run, RunSpec
+from softbias.training import checkpoint
+from softbias.training.batches import Batches, Pixels, channel_statistics
+from softbias.training.devices import find_device
+from softbias.training.loop import Plan
+from softbias.training.recipe import Recipe
+
+UNEVEN = 3.0  # classes that differ by more get weights
+
+
+def accelerate_for(recipe: Recipe, device: str) -> Accelerator:
+    """What a run computes with. Another run of the same process may have had another precision or device."""
+    kind, _, number = find_device(device).partition(":")
+    if number:
+        raise SoftbiasError(
+            f"training takes the devices that it sees, but device={device!r}; set CUDA_VISIBLE_DEVICES={number}"
+        )
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    AcceleratorState._reset_state(reset_partial_state=not distributed)  # else accelerate keeps, or insists on, the first run's
+    return Accelerator(mixed_precision=mixed_precision(recipe, kind), cpu=kind == "cpu")
+
+
+def mixed_precision(recipe: Recipe, kind: str) -> str:
+    """The recipe's precision on that kind of device, in accelerate's words."""
+    bf16 = kind == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)  # emulated, it is slower than fp32
+    return {"auto": "bf16" if bf16 else "no", "fp32": "no"}.get(recipe.precision, recipe.precision)
+
+
+@dataclass(frozen=True)
+class Split:
+    train: NDArray[np.int64]
+    val: NDArray[np.int64] | None
+    test: NDArray[np.int64] | None
+    notes: tuple[str, ...] = ()
+
+
+def split_up(data: Dataset, spec: RunSpec) -> Split:
+    """Training, validation and test pictures; the test pictures take part in no choice."""
+    train, notes = data.splits["train"], []
+    if spec.fraction < 100:
+        train = nested_fraction(data.labels, train, spec.fraction, seed=0)
+        notes.append(f"{len(train):,} training pictures, {spec.fraction:g} % of each class")
+    val = data.splits.get("val")
+    if val is None and spec.recipe.val_fraction and len(train) >= 20:
+        parts = stratified_split(data.labels[train], {"val": spec.recipe.val_fraction}, seed=spec.seed)
+        val, train = train[parts["val"]], train[parts["train"]]
+        notes.append(f"{len(val):,} of the training pictures are kept for choosing the best epoch")
+    return Split(train, val if val is not None and len(val) else None, data.splits.get("test"), tuple(notes))
+
+
+def output_names(spec: RunSpec, data: Dataset) -> tuple[str, ...]:
+    """What the outputs of the model stand for."""
+    return ("0°", "90°", "180°", "270°") if spec.recipe.objective == "rotation" else tuple(data.class_names)
+
+
+def make_plan(
+    spec: RunSpec, data: Dataset, split: Split, accelerator: Accelerator, directory: Run, keep: checkpoint.Keep
+) -> Plan:
+    device = accelerator.device
+    classes = len(output_names(spec, data))
+    torch.manual_seed(spec.seed)
+    model = build_model(spec, classes, data.img_size, directory.source(spec))
+    frozen = spec.finetune == "probe"
+    requests = parse_requests(spec.recipe.regularize)
+    if frozen:
+        if requests:
+            raise SoftbiasError(f"--finetune probe trains the head alone, so {spec.recipe.regularize[0]} would change nothing")
+        freeze_backbone(model)
+    if requests:
+        find_sites(model, requests, data.img_size)  # refuses layers without a map
+    model = model.to(device)
+    if spec.recipe.compile != "on":  # which compiles them itself
+        together = min(spec.recipe.batch_size, len(split.train)) // (accelerator.num_processes * spec.recipe.accumulate)
+        with accelerator.autocast():
+            compile_ahead(model, max(1, together))
+    mean, std = channel_statistics(data, split.train)
+    batches = Batches(
+        Pixels(data, split.train, device), spec.recipe, spec.seed, classes, mean, std,
+        accelerator.process_index, accelerator.num_processes,
+    )  # fmt: skip
+    validation = None if split.val is None else Pixels(data, split.val, device)
+    rotation = spec.recipe.objective == "rotation"
+    weights = None if rotation else class_weights(data.labels[split.train], classes, spec.recipe)
+    return Plan(
+        accelerator, model, batches, validation, None if weights is None else weights.to(device),
+        directory.checkpoints, directory.metrics, keep, frozen,
+    )  # fmt: skip
+
+
+def build_model(spec: RunSpec, classes: int, img_size: tuple[int, int], source: Path | None = None) -> nn.Module:
+    """A fresh model, one with given weights, or the model of another run (`source`, its folder) with a new head."""
+    if source:
+        model: Any = load(source / "model" if (source / "model").is_dir() else source)
+        if getattr(model, "spec", None) is not None and model.spec.img_size != img_size:
+            model = resize(model, img_size)
+        model.reset_classifier(classes)
+        model.class_names = None
+        return model.train()
+    options = dict(spec.model_options)
+    if spec.model.startswith("timm:"):
+        options |= {"pretrained": True} if spec.pretrained else {}
+        options.setdefault("drop_path_rate", spec.recipe.drop_path)
+    elif not spec.model.startswith("hf:"):
+        options.setdefault("drop_path", spec.recipe.drop_path)
+    model = create_model(spec.model, num_classes=classes, img_size=img_size, **options)
+    return load_weights(model, spec.weights, keep_head=True) if spec.weights else model
+
+
+def freeze_backbone(model: Any) -> None:
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    for parameter in model.get_classifier().parameters():
+        parameter.requires_grad_(True)
+
+
+def class_weights(labels: NDArray[np.int64], classes: int, recipe: Recipe) -> torch.Tensor | None:
+    """Inverse frequencies with mean one over the training pictures, where the recipe asks for them."""
+    counts = np.bincount(labels, minlength=classes)
+    uneven = counts.max() > UNEVEN * max(1, counts[counts > 0].min())
+    if recipe.class_weights == "none" or (recipe.class_weights == "auto" and not uneven):
+        return None
+    inverse = np.where(counts > 0, len(labels) / (classes * np.maximum(counts, 1)), 0.0)
+    return torch.tensor(inverse, dtype=torch.float32)

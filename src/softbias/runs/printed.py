@@ -1,0 +1,132 @@
+"""What a finished run says in the terminal: the scores beside the baseline's, the worst classes, and where the files are.
+
+The wording is shared with the page of the run (`page`), so that the two never disagree.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from softbias.pages.format import duration, interval, memory, percent
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PROBED = "logistic regression on frozen features, without augmentation"
+TOP5_FROM = 11  # classes; with fewer, the best five are half of them or more, and the figure says nothing
+MOST_ROWS = 20  # of the table of classes; all of them are in summary.json and on the page
+
+FILES = {"page": "report.html", "confusion": "confusion.png", "model": "model", "scores": "summary.json"}
+
+
+def worst_first(classes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows of classes by F1, the lowest first; classes without any come last."""
+    return sorted(classes, key=lambda row: (row["f1"] is None, row["f1"] or 0.0, row["name"]))
+
+
+def verdict(summary: Mapping[str, Any]) -> tuple[bool, str] | None:
+    """Whether the model stands above the baseline, and a plain sentence about it; None without a comparison."""
+    test, baseline = summary.get("test"), summary.get("baseline")
+    if not test or not baseline or "accuracy_interval" not in test:
+        return None
+    gap = test["accuracy"] - baseline["accuracy"]
+    (low, high), (its_low, its_high) = test["accuracy_interval"], baseline["accuracy_interval"]
+    chance = " The two intervals overlap, so the difference may be chance." if low <= its_high and its_low <= high else ""
+    points = f"{abs(100 * gap):.1f} percentage points"
+    if gap == 0:
+        return False, "The model is exactly as good as a logistic regression on raw pixels, which is a far simpler method."
+    if gap > 0:
+        return True, f"The model is {points} above a logistic regression on raw pixels.{chance}"
+    advice = "" if chance else " A far simpler method does better on these pictures."
+    return False, f"The model is {points} below a logistic regression on raw pixels.{chance}{advice}"
+
+
+def print_summary(summary: Mapping[str, Any], path: Path, console: Console | None = None) -> None:
+    """Print the scores of a finished run; without a terminal as plain text, one fact a line."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = console or Console(highlight=False)
+    rows = score_rows(summary) + cost_rows(summary)
+    width = max(len(name) for name, _, _ in rows)
+    title = f"{summary['data']} · {summary['model']} · seed {summary['seed']}"
+    line(console, Text(title, style="bold"))
+    for name, value, aside in rows:
+        style = "bold" if name == "Accuracy" else ""
+        line(console, Text.assemble("  ", name.ljust(width + 2), (value, style), (f"  {aside}" if aside else "", "dim")))
+    found = verdict(summary)
+    if found:
+        line(console, Text(found[1], style="green" if found[0] else "bold yellow"))
+    if (summary.get("test") or {}).get("classes"):
+        print_classes(summary["test"]["classes"], console)
+    for label, file in FILES.items():
+        if (path / file).exists():
+            line(console, Text.assemble("  ", label.ljust(11), f"{path / file}{'/' if (path / file).is_dir() else ''}"))
+    if summary["objective"] == "supervised":
+        shown = shlex.quote(str(path))
+        line(console, Text.assemble("  ", "next".ljust(11), f"softbias predict {shown} PICTURES, softbias app {shown}"))
+
+
+def line(console: Console, text: Any) -> None:
+    """One line, which a narrow terminal may wrap but which we never cut: paths stay whole for copying."""
+    console.print(text, soft_wrap=True)
+
+
+def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Name, value and remark of every score of the run."""
+    test, baseline = summary.get("test"), summary.get("baseline")
+    if not test:
+        return without_test(summary)
+    if summary["objective"] == "rotation":
+        remark = f"telling four rotations apart, n = {test['n']:,}; chance is 25.0 %"
+        return [("Accuracy", percent(test["accuracy"]), remark)]
+    remark = f"95 % interval {interval(test['accuracy_interval'])}, n = {test['n']:,} {test.get('what', 'test pictures')}"
+    rows = [("Accuracy", percent(test["accuracy"]), remark)]
+    if baseline:
+        remark = f"{interval(baseline['accuracy_interval'])}, {baseline['name']}"
+        rows += [("Baseline", percent(baseline["accuracy"]), remark)]
+    for row in summary.get("probes") or ():
+        rows += [(f"Probe, {row['backbone']}", percent(row["accuracy"]), f"{interval(row['accuracy_interval'])}, {PROBED}")]
+    if test.get("top5") is not None and len(test.get("classes", ())) >= TOP5_FROM:
+        rows += [("Top-5", percent(test["top5"]), "")]
+    rows += [("Balanced accuracy", percent(test["balanced_accuracy"]), "mean recall of the classes")]
+    rows += [("Macro-F1", percent(test["macro_f1"]), "")]
+    rows += [("Calibration error", percent(test["calibration_error"]), "mean gap between confidence and accuracy (ECE)")]
+    return rows
+
+
+def without_test(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    chosen = summary.get("validation_accuracy")
+    if chosen is None:
+        return [("Accuracy", "unknown", "there are neither test nor validation pictures")]
+    n = summary["pictures"]["val"]
+    return [("Validation", percent(chosen), f"n = {n:,}; not a test score: it is the best of all epochs on these pictures")]
+
+
+def cost_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    speed, steps = f"{summary['images_per_second']:,.0f} images/s", summary["steps"]
+    rows = [("Speed", speed, f"{steps:,} steps, {summary['epochs']:.4g} epochs in {duration(summary['seconds'])}")]
+    if summary.get("peak_memory"):
+        rows += [("Peak memory", memory(summary["peak_memory"]), f"of {summary.get('peak_memory_of', 'the device')}")]
+    return rows
+
+
+def print_classes(classes: Sequence[Mapping[str, Any]], console: Console) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = worst_first(classes)[:MOST_ROWS]
+    rest = f", {len(shown)} of {len(classes)}" if len(shown) < len(classes) else ""
+    line(console, Text(f"Classes, lowest F1 first{rest}"))
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 2, 0, 0))
+    table.add_column("class", overflow="fold")
+    for heading in ("n", "recall", "precision", "F1"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in shown:
+        shares = (percent(row[share]) for share in ("recall", "precision", "f1"))
+        table.add_row(Text(row["name"]), f"{row['n']:,}", *shares)
+    console.print(table)

@@ -1,0 +1,289 @@
+"""A run: what defines it, and the directory it lives in.
+
+config.yaml           what defines the run; usable as --config
+metrics.jsonl         one line per logged step and per epoch
+checkpoints/          see `checkpoint`
+model/                config.json + model.safetensors: softbias.load reads it, and so does timm
+predictions.parquet   test picture, label, probabilities
+environment.json      versions, hardware, git hash
+summary.json          the scores; written last, so its presence means that the run is finished
+report.html           one page about the run
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import json
+import platform
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TextIO
+
+import yaml
+
+from softbias._version import __version__
+from softbias.errors import SoftbiasError, in_one_line, unknown_name
+from softbias.files import write_text
+from softbias.training.recipe import Recipe, checked_fields
+
+CONFIG_FORMAT = 1
+BESIDE = "run:"  # a source that is named by its run's id, and lies beside the run that starts from it
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """All that defines a run: the same spec on the same data gives the same run.
+
+    data            a named set, a folder, a CSV file or arrays
+    data_options    img_size, fit, group_by, skip_broken, … as the reader was asked
+    fraction        percent of the training pictures, nested and stratified
+    model_options   overrides of the model's spec
+    source          the run whose model is fine-tuned, with `finetune` "probe" (head only) or "full": its folder, or
+                    "run:<id>" for one in the same store, so that the id of this run does not depend on where they lie
+    """
+
+    data: str
+    model: str
+    recipe: Recipe
+    seed: int = 0
+    fraction: float = 100.0
+    data_options: Mapping[str, Any] = field(default_factory=dict)
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    pretrained: bool = False
+    weights: str | None = None
+    source: str | None = None
+    finetune: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fraction", float(self.fraction))  # 10 and 10.0 are the same run
+        if not 0 < self.fraction <= 100:
+            raise SoftbiasError(f"fraction is more than 0 and at most 100 percent, but fraction={self.fraction:g}")
+        if self.finetune not in (None, "probe", "full"):
+            raise unknown_name("way to fine-tune", self.finetune, ("probe", "full"))
+
+    def to_dict(self) -> dict[str, Any]:
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        plain |= {"recipe": self.recipe.to_dict(), "data_options": dict(self.data_options)}
+        return plain | {"model_options": dict(self.model_options)}
+
+    @staticmethod
+    def from_dict(given: Mapping[str, Any]) -> RunSpec:
+        plain = {name: value for name, value in given.items() if name not in ("format", "softbias")}
+        if given.get("format", CONFIG_FORMAT) > CONFIG_FORMAT:
+            raise SoftbiasError(
+                f"this config was written by softbias {given.get('softbias')} in format {given['format']}, and this is "
+                f"softbias {__version__}, which reads up to format {CONFIG_FORMAT}: upgrade softbias"
+            )
+        plain = checked_fields(RunSpec, plain)
+        return RunSpec(**{**plain, "recipe": Recipe.from_dict(plain.get("recipe", {}))})
+
+    @cached_property
+    def id(self) -> str:
+        """A hash of what defines the run; where the files of a named set lie does not.
+
+        Only what differs from the defaults is hashed, so a field that softbias learns later leaves the ids of stored runs
+        as they are. A default must therefore never change.
+        """
+        plain = self.to_dict()
+        plain["data_options"].pop("data_dir", None)
+        text = json.dumps(telling(plain, RunSpec("", "", Recipe()).to_dict()), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    @property
+    def title(self) -> str:
+        """<data>-<model>-<id>, as a folder may be called."""
+        data = self.data if "/" not in self.data else Path(self.data).stem or Path(self.data).name
+        return "-".join(re.sub(r"[^\w.]+", "_", part).strip("_") for part in (data, self.model, self.id))
+
+
+class Run:
+    """The files of one run, and the lock that keeps a second process out."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock: TextIO | None = None
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def finished(self) -> bool:
+        return self.summary.is_file()
+
+    def source(self, spec: RunSpec) -> Path | None:
+        """The folder of the model that the run starts from."""
+        if spec.source is None or not spec.source.startswith(BESIDE):
+            return None if spec.source is None else Path(spec.source)
+        name = spec.source.removeprefix(BESIDE)
+        found = [path for path in self.path.parent.glob(f"*-{name}") if Run(path).finished]
+        if not found:
+            raise SoftbiasError(
+                f"the run starts from {spec.source}, but no finished run {name} lies beside it in {self.path.parent}"
+            )
+        return found[0]
+
+    def read_summary(self) -> dict[str, Any]:
+        return json.loads(self.summary.read_text(encoding="utf-8"))
+
+    def spec(self) -> RunSpec:
+        return read_config(self.config)
+
+    def open(self, spec: RunSpec, *, resume: bool) -> None:
+        """Take the directory for a run, or say why it cannot be had."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise SoftbiasError(f"the run cannot be written to {self.path}: {error.strerror}; choose another --out") from error
+        try:
+            self.keep_others_out()
+            self.check(spec, resume=resume)
+        except BaseException:
+            self.close()  # whoever keeps the error, as a notebook does, keeps us, and would keep the lock
+            raise
+
+    def keep_others_out(self) -> None:
+        assert self.lock is not None
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):  # a file system without locks; a study has claims
+                return
+            raise SoftbiasError(f"another process is training in {self.path}; choose another --out") from error
+
+    def check(self, spec: RunSpec, *, resume: bool) -> None:
+        """Refuse a directory that holds another run."""
+        if self.config.is_file():
+            if not resume:
+                state = "a finished run" if self.finished else "a run that was stopped"
+                raise SoftbiasError(f"{self.path} holds {state}; --resume continues it, or choose another --out")
+            different = differences(self.spec().to_dict(), spec.to_dict())
+            if different:
+                raise SoftbiasError(
+                    f"{self.path} was started with other settings: {'; '.join(different)}; choose another --out"
+                )
+
+    def begin(self, spec: RunSpec, reasons: Sequence[str] = ()) -> None:
+        """State what the run is; called when its data could be read, so that a failed start leaves nothing behind."""
+        if not self.config.is_file():
+            write_text(self.config, write_config(spec, reasons))
+
+    def reasons(self) -> list[str]:
+        """Why the settings are as they are, where they were not all given: the comments in the config."""
+        lines = self.config.read_text(encoding="utf-8").splitlines() if self.config.is_file() else []
+        return [line.removeprefix("# ") for line in lines if line.startswith("# ")]
+
+    def close(self) -> None:
+        if self.lock is not None:
+            self.lock.close()
+            self.lock = None
+
+
+def write_config(spec: RunSpec, reasons: Sequence[str] = ()) -> str:
+    """As YAML; reasons for what was chosen stand above it as comments."""
+    plain = {"format": CONFIG_FORMAT, "softbias": __version__, **spec.to_dict()}
+    return "".join(f"# {reason}\n" for reason in reasons) + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+
+
+def read_config(path: Path) -> RunSpec:
+    try:
+        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise SoftbiasError(f"the config {path} cannot be read: {in_one_line(error)}") from error
+    if not isinstance(plain, dict):
+        raise SoftbiasError(f"the config {path} must hold settings by name")
+    return RunSpec.from_dict(plain)
+
+
+def telling(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the settings those that differ from the usual ones.
+
+    >>> telling({"lr": 0.1, "epochs": 8, "inner": {"flip": 0.5, "zoom": 1}}, {"epochs": 8.0, "inner": {"zoom": 1}})
+    {'lr': 0.1, 'inner': {'flip': 0.5}}
+    """
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        before = usual.get(name, ...)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            inner = telling(value, before)
+            found |= {name: inner} if inner else {}
+        elif value != before:
+            found[name] = value
+    return found
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """ "recipe.lr was 0.001, is 0.002" for every setting that differs."""
+    found = []
+    for name in sorted({*old, *new}):
+        before, after = old.get(name), new.get(name)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            found += differences(before, after, f"{prefix}{name}.")
+        elif before != after:
+            found.append(f"{prefix}{name} was {before}, is {after}")
+    return found
+
+
+def environment(device: object) -> dict[str, Any]:
+    """Versions, hardware and the git hash a result must be read beside; `device` is torch's, or its name."""
+    from importlib.metadata import version
+
+    import torch
+
+    name = str(device)
+    return {
+        "softbias": __version__,
+        "git": git_hash(Path(__file__).parent),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": version("torchvision"),
+        "timm": version("timm"),
+        "numpy": version("numpy"),
+        "platform": platform.platform(),
+        "device": name,
+        "hardware": torch.cuda.get_device_name(name) if name.startswith("cuda") else processor(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def processor() -> str:
+    """The name of the processor, or of its kind where the system does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def git_hash(folder: Path) -> str | None:
+    """The commit of a folder that git tracks; None for an installed package, also where that lies inside another checkout."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD", "HEAD:./"], capture_output=True, text=True, cwd=folder)
+    except OSError:  # there is no git
+        return None
+    return done.stdout.split()[0] if done.returncode == 0 else None

@@ -1,0 +1,171 @@
+"""A named study: a table of a paper as a function of scale, with its source, its numbers, and what it can and cannot show.
+
+smoke   two CPU cores, minutes: nano models, few steps; the embedded set in place of any set that is absent
+small   one GPU, hours, in pieces: the paper's models, or smaller ones, on small sets
+paper   the original setting, as far as the document states it
+
+Settings only, without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from softbias.errors import SoftbiasError, unknown_name
+from softbias.study.arms import Arm
+from softbias.study.spec import StudySpec
+from softbias.training.recipe import Recipe, find_recipe
+
+Scale = Literal["smoke", "small", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+EMBEDDED = "fashion"
+NANO_SIDE = 32  # pixels of every set at smoke scale
+TOO_LARGE = ("imagenet", "imagenet100")  # for minutes on two cores, even where they are there
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured after the runs: files under <study>/extra, for the report and for whoever reads the folder."""
+
+    title: str
+    about: str
+    figures: tuple[Path, ...] = ()
+    tables: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class NamedStudy:
+    """A study of a paper.
+
+    source      the document, with the words or the table that are reproduced
+    can, cannot what of the original this shows, and what it does not
+    build       scale -> arms, data, fractions, seeds, recipe; `spec` adds the words
+    published   numbers of the document in percent, drawn beside ours: see `number`
+    beside      numbers of the document in other units, which `after` puts beside what it measures
+    after       measurements on the finished runs: (the study's folder, scale, device) -> what was measured
+    """
+
+    name: str
+    title: str
+    question: str
+    source: str
+    can: str
+    cannot: str
+    build: Callable[[Scale], StudySpec]
+    published: tuple[Mapping[str, Any], ...] = ()
+    beside: tuple[Mapping[str, Any], ...] = ()
+    after: Callable[[Path, Scale, str], list[Measured]] | None = None
+
+    def spec(
+        self,
+        scale: str = "smoke",
+        *,
+        data_dir: str | Path | None = None,
+        seeds: tuple[int, ...] | None = None,
+        arms: Sequence[str] | None = None,
+        data: Sequence[str] | None = None,
+    ) -> StudySpec:
+        """The study at a scale, or some rows (`arms`) and columns (`data`) of it by name.
+
+        At smoke scale this looks for its sets and takes the embedded one for those that are absent.
+        """
+        if scale not in SCALES:
+            raise unknown_name("scale", scale, SCALES)
+        bare = self.build(scale)
+        by_name = {arm.name: arm for arm in bare.arms}
+        left_out = {*by_name} - {*some(arms, by_name, "arm")}, {*bare.data} - {*some(data, bare.data, "set")}
+        bare = replace(
+            bare, arms=tuple(by_name[name] for name in some(arms, by_name, "arm")), data=some(data, bare.data, "set")
+        )
+        numbers = (one for one in self.published if one["arm"] not in left_out[0] and one["data"] not in left_out[1])
+        notes = [f"This study can show: {self.can}", f"It cannot show: {self.cannot}", *bare.notes]
+        spec = replace(
+            bare, name=f"{self.name}-{scale}", title=f"{self.title} ({scale} scale)", question=self.question,
+            source=self.source, published=tuple(numbers), seeds=seeds or bare.seeds,
+        )  # fmt: skip
+        if data_dir is not None:
+            spec = replace(spec, data_options={**spec.data_options, "data_dir": str(data_dir)})
+        if scale == "smoke":
+            spec, said = with_sets_that_are_there(spec)
+            notes += said
+        return replace(spec, notes=tuple(notes))
+
+
+def some(wanted: Sequence[str] | None, known: Collection[str], kind: str) -> tuple[str, ...]:
+    """Those of the known names that are wanted, in the order of the wish; all if nothing is."""
+    if wanted is None:
+        return tuple(known)
+    if not wanted:
+        raise SoftbiasError(f"name at least one {kind} of the study: {', '.join(known)}")
+    for name in wanted:
+        if name not in known:
+            raise unknown_name(kind, name, known)
+    return tuple(dict.fromkeys(wanted))
+
+
+def number(
+    data: str, arm: str, value: float, note: str, *, fraction: float = 100.0, metric: str = "accuracy"
+) -> dict[str, Any]:
+    """A published number; `note` says where it stands."""
+    return {"data": data, "arm": arm, "fraction": fraction, "metric": metric, "value": value, "note": note}
+
+
+def smoke_recipe(**overrides: Any) -> Recipe:
+    """A dozen small steps: everything runs, nothing is learned."""
+    steps = {"steps": 12} if not {"epochs", "steps"} & set(overrides) else {}
+    return find_recipe("quick").with_overrides({"batch_size": 32, "warmup_epochs": 0, **steps, **overrides})
+
+
+def small_recipe(**overrides: Any) -> Recipe:
+    """Our recipe for small sets, on all of the training pictures: nothing is chosen on a part of them."""
+    usual = {"epochs": 100, "batch_size": 512, "val_fraction": 0.0, "select": "last"}
+    return find_recipe("small").with_overrides({**usual, **overrides})
+
+
+def study(scale: Scale, data: tuple[str, ...], arms: tuple[Arm, ...], recipe: Recipe, **more: Any) -> StudySpec:
+    """A spec without words: one seed at smoke scale and at the paper's, where documents report one; three at small scale."""
+    if scale == "smoke":
+        more.setdefault("data_options", {"img_size": NANO_SIDE})
+    more.setdefault("seeds", (0, 1, 2) if scale == "small" else (0,))
+    return StudySpec("unnamed", data, arms, recipe=recipe, **more)
+
+
+def with_sets_that_are_there(spec: StudySpec) -> tuple[StudySpec, list[str]]:
+    """The study with the embedded set for every set that is absent, and sentences that say so."""
+    before = [arm.pretrain.data for arm in spec.arms if arm.pretrain and arm.pretrain.data]
+    wanted = list(dict.fromkeys((*spec.data, *before)))
+    large = [name for name in wanted if name in TOO_LARGE]
+    absent = [name for name in wanted if name not in large and not is_there(name, spec.data_options)]
+    place = {name: EMBEDDED if name in (*large, *absent) else name for name in wanted}
+    data = tuple(dict.fromkeys(place[name] for name in spec.data))
+    said = [
+        "Smoke scale: nano models stand in for the paper's and take a few steps. It shows that the study runs, and no more."
+    ]
+    if absent:
+        whose = "their" if len(absent) > 1 else "its"
+        said.append(f"Not found here: {', '.join(absent)}; the embedded set {EMBEDDED} takes {whose} place.")
+    if large:
+        said.append(f"{', '.join(large)} is too large for this scale; the embedded set {EMBEDDED} takes its place.")
+    return replace(spec, data=data, arms=tuple(with_pretraining_on(arm, place) for arm in spec.arms)), said
+
+
+def with_pretraining_on(arm: Arm, place: Mapping[str, str]) -> Arm:
+    if arm.pretrain is None or arm.pretrain.data is None:
+        return arm
+    return replace(arm, pretrain=replace(arm.pretrain, data=place[arm.pretrain.data]))
+
+
+def is_there(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether a named set can be read without a download."""
+    from softbias.data import load_dataset
+
+    try:
+        load_dataset(name, download=False, **options)
+    except ValueError as error:
+        if not str(error).startswith(f"{name} is not in "):  # damaged: nobody should get another set without knowing
+            raise
+        return False
+    return True

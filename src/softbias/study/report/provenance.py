@@ -1,0 +1,168 @@
+"""What was run: with what, on what, for how long, by which commands; and what a reader must know before believing it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from softbias.pages.format import duration
+from softbias.runs.page import VERSIONS
+from softbias.runs.run import Run
+from softbias.study.headline import amount, each, listed
+from softbias.study.report.gathering import Material, read_json
+
+REPLACED = "the embedded set"  # a study that had to do without its own data says so in a note with these words
+BUDGETS = {
+    "steps": "equal steps: every run takes as many steps as one on all the data",
+    "epochs": "equal epochs: runs on less data take fewer steps",
+    "flops": "equal computation: runs of costlier models take fewer steps",
+}
+
+
+def notices(material: Material) -> list[str]:
+    """What must be known before reading on: sets that were replaced, published numbers of other sets, missing runs."""
+    found = [note for note in all_notes(material) if REPLACED in note]
+    published = {str(number.get("data")) for number in material.study.get("published") or []}
+    foreign = sorted(published - set(material.sets) - {"None", ""})
+    without = [data for data in material.sets if data not in published]
+    if foreign and without:
+        found.append(
+            f"The published numbers are of {listed(foreign)}, ours of {listed(without)}: they stand side by side, but "
+            "cannot be compared."
+        )
+    found += below_pixels(material)
+    missing = incomplete(material)
+    if missing:
+        found.append(missing)
+    twice = len(material.frame[(material.frame["objective"] != "rotation")]) - len(material.runs)
+    if twice > 0:
+        found.append(f"{twice} finished run{'s are' if twice > 1 else ' is'} left out: without test scores, or there twice.")
+    return found
+
+
+def below_pixels(material: Material) -> list[str]:
+    """A sentence for every set on which no model is as good as a logistic regression on pixels."""
+    said = []
+    for data in material.sets:
+        there = []
+        for fraction in material.fractions(data):
+            cell = material.runs[(material.runs["data"] == data) & (material.runs["fraction"] == fraction)]
+            pixels = pd.to_numeric(cell["baseline_accuracy"]).mean()  # nan, and never more, where there is none
+            best = cell.groupby("arm")["accuracy"].mean().max()
+            there += [f"{amount(fraction)} {100 * best:.1f} against {100 * pixels:.1f} %"] if best < pixels else []
+        if there:
+            there = there if len(there) < 4 else [there[0], f"so on to {there[-1]}"]
+            said.append(
+                f"On {data} the best model is below a logistic regression on raw pixels, {listed(there)}: these models were "
+                "trained for too short a time, or on too few pictures, and what tells them apart here may not hold where they "
+                "do better."
+            )
+    return said
+
+
+def all_notes(material: Material) -> list[str]:
+    given = material.study.get("notes") or []
+    return [given] if isinstance(given, str) else [str(note) for note in given]
+
+
+def notes(material: Material) -> list[str]:
+    """What else the study says about itself, such as what of an original it can and cannot show."""
+    return [note for note in all_notes(material) if REPLACED not in note]
+
+
+def incomplete(material: Material) -> str | None:
+    """Whether all arms have the same seeds at all fractions."""
+    counts = material.runs.groupby(["data", "fraction", "arm"]).size()
+    wanted = material.runs.groupby("data")["seed"].nunique()
+    whole = sum(int(wanted[data]) * len(material.fractions(data)) * len(material.arms) for data in material.sets)
+    absent = whole - int(counts.sum())
+    if absent <= 0:
+        return None
+    return f"The study is not complete: {absent} of {whole} runs are missing. Arms are compared over the seeds they share."
+
+
+def facts(material: Material) -> list[tuple[str, str]]:
+    """Name and value: runs, time, budget, hardware, versions."""
+    frame = material.frame
+    before = frame[frame["objective"] == "rotation"]
+    environments = [read_json(Path(run) / "environment.json") for run in frame["run"]]
+    seconds = float(pd.to_numeric(frame["seconds"]).sum())
+    rows = [("Runs", f"{len(material.runs)} compared" + (f", {len(before)} pre-trainings" if len(before) else ""))]
+    rows += [("Training", f"{duration(seconds)} of training in all, {duration(seconds / len(frame))} a run")]
+    pictures = [
+        f"{data}: {int(runs['n_train'].max()):,} training and {int(runs['n_test'].max()):,} test pictures"
+        for data, runs in material.runs.groupby("data", sort=False)
+    ]
+    rows += [("Data", "; ".join(pictures))]
+    budget = material.study.get("budget")
+    rows += [("Budget", BUDGETS[budget])] if budget in BUDGETS else []
+    if material.study.get("tune"):
+        text = f"{material.study['tune']} trials for each arm on a validation part of the training data, never the test split"
+        rows += [("Tuning", text)]
+    elif budget:
+        rows += [("Tuning", "none: every arm was trained with the same recipe")]
+    rows += [("Recipe", text) for text in [recipes(material)] if text]
+    where = distinct(
+        f"{one.get('hardware')} ({one.get('device')}, threads: {one.get('threads')})" for one in environments if one
+    )
+    rows += [("Hardware", where)] if where else []
+    rows += [("Platform", text) for text in [distinct(one.get("platform") for one in environments)] if text]
+    versions = [f"{tool} {distinct(one.get(tool) for one in environments)}" for tool in VERSIONS]
+    rows += [("Versions", ", ".join(text for text in versions if not text.endswith(" ")))]
+    rows += [("Source", f"git {text}") for text in [distinct(one.get("git") for one in environments)] if text]
+    return rows
+
+
+def recipes(material: Material) -> str:
+    """How the compared runs were trained, with the steps they took."""
+    found = dict[str, list[int]]()
+    for row in each(material.runs):
+        try:
+            one = Run(Path(row.run)).spec().recipe
+        except (OSError, ValueError):  # of another version, perhaps; the scores are what a report is about
+            continue
+        text = f"{one.optimizer}, learning rate {one.peak_lr():.3g} ({one.schedule}), weight decay {one.weight_decay:g}"
+        found.setdefault(f"{text}, batch {one.batch_size}", []).append(int(row.steps))
+    ends = [(text, min(steps), max(steps)) for text, steps in found.items()]
+    return "; ".join(f"{text}, {low:,}{f' to {high:,}' if high > low else ''} steps" for text, low, high in ends)
+
+
+def distinct(values: Iterable[Any]) -> str:
+    """Different values, once each; differing hardware or versions are worth seeing."""
+    return "; ".join(dict.fromkeys(str(value) for value in values if value))
+
+
+def commands(material: Material) -> list[str]:
+    """How to get the same again."""
+    if material.folder is None:
+        few = " ".join(shown(place) for place in material.places[:3])
+        return [f"softbias report {few}{' …' if len(material.places) > 3 else ''}"]
+    place = shown(material.folder)
+    again = [f"softbias study {place}"] if (material.folder / "study.yaml").is_file() else []
+    return [*again, f"softbias report {place}"]
+
+
+def shown(place: Path) -> str:
+    """A path as one would type it here."""
+    try:
+        return place.resolve().relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return place.name
+
+
+def run_rows(material: Material) -> list[dict[str, str]]:
+    base = material.folder
+    made = []
+    for row in each(material.runs):
+        page = Path(row.run) / "report.html"
+        inside = base is not None and page.is_file() and page.resolve().is_relative_to(base.resolve())
+        made.append(
+            {"id": str(row.id), "arm": row.arm, "data": row.data, "fraction": f"{row.fraction:g} %", "seed": str(row.seed)}
+            | {"steps": f"{row.steps:,}", "time": duration(row.seconds), "accuracy": f"{100 * row.accuracy:.1f} %"}
+            | {"href": Path(os.path.relpath(page, base)).as_posix() if inside and base is not None else ""}
+        )
+    return made

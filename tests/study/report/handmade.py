@@ -1,0 +1,81 @@
+"""Studies made by hand, in moments: run directories as `fit` would leave them; and a report's page as a reader sees it."""
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from softbias.runs.run import RunSpec, write_config
+from softbias.training.recipe import Recipe
+from softbias.training.scores import score
+
+CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+SKILL = {"deit_nano": 0.55, "convit_nano": 0.60, "ibit_nano": 0.70}
+ENVIRONMENT = {
+    "softbias": "0.1.0",
+    "git": "abc",
+    "python": "3.11",
+    "torch": "2.15",
+    "device": "cpu",
+    "hardware": "x",
+    "threads": 1,
+}
+TESTED = np.arange(5000, 5200)  # pictures of the embedded set, of class k mod 10
+
+
+def make_run(folder, model, fraction, seed, *, data="fashion", n=200, names=CLASSES, val=True, pixels=0.5):
+    """A run directory as `fit` would leave it, with predictions as good as the model's skill."""
+    generator = np.random.default_rng([len(model), int(fraction), seed])
+    index = TESTED[:n]
+    labels = index % 10
+    skill = SKILL.get(model, 0.5) + 0.08 * np.log10(fraction / 10) + 0.005 * seed
+    hard = np.random.default_rng(7).random(n)  # the same pictures are hard for all
+    right = hard + generator.normal(0, 0.1, n) < skill
+    predicted = np.where(right, labels, (labels + generator.integers(1, 10, n)) % 10)
+    probabilities = (0.9 * np.eye(10)[predicted] + 0.01).astype(np.float32)
+    spec = RunSpec(data, model, Recipe(), seed=seed, fraction=fraction)
+    run = folder / f"{model}-{fraction:g}-{seed}-{spec.id}"
+    run.mkdir(parents=True)
+    summary = {
+        "status": "finished", "id": spec.id, "data": data, "model": model, "seed": seed, "fraction": fraction,
+        "objective": "supervised", "parameters": 200_000 + len(model), "macs": 3_600_000, "steps": 100, "epochs": 4.0,
+        "pictures": {"train": int(50 * fraction), "val": 0}, "img_size": [32, 32], "seconds": 12.5,
+        "images_per_second": 900.0 + len(model), "peak_memory": 2**29 + len(model) * 2**20, "notes": [],
+        "test": score(probabilities, labels, names),
+        "baseline": {"name": "pixels", "accuracy": pixels, "accuracy_interval": [pixels - 0.05, pixels + 0.05]},
+    }  # fmt: skip
+    (run / "summary.json").write_text(json.dumps(summary))
+    rows = [{"event": "epoch", "epoch": e, "step": 25 * e, "loss": 2 / e, "accuracy": 0.2 * e} for e in (1, 2, 3, 4)]
+    rows = [row | ({"val_accuracy": 0.15 * row["epoch"]} if val else {}) for row in rows]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (run / "environment.json").write_text(json.dumps(ENVIRONMENT))
+    (run / "config.yaml").write_text(write_config(spec))
+    table = {"index": index, "label": labels, "predicted": predicted} | {f"p{k}": probabilities[:, k] for k in range(10)}
+    pd.DataFrame(table).to_parquet(run / "predictions.parquet")
+    return run
+
+
+def make_study(folder, models=tuple(SKILL), fractions=(10.0, 30.0, 100.0), seeds=3, study=None, **options):
+    for model in models:
+        for fraction in fractions:
+            for seed in range(seeds):
+                make_run(folder / "runs", model, fraction, seed, **options)
+    plain = {"name": "mine", "data": [options.get("data", "fashion")], "arms": list(models), "fractions": list(fractions)}
+    plain |= {"seeds": seeds, "budget": "steps", **(study or {})}
+    (folder / "study.yaml").write_text(yaml.safe_dump(plain))
+    return folder
+
+
+def html_of(page: Path) -> str:
+    """The page without plotly's own text."""
+    return re.sub(r"<script>.*?</script>", "", page.read_text(), flags=re.S)
+
+
+def text_of(page: Path) -> str:
+    """What a reader sees, with simple spaces."""
+    bare = re.sub(r"<style>.*?</style>|<script.*?</script>|<[^>]+>", " ", html_of(page), flags=re.S)
+    return re.sub(r"\s+", " ", unescape(bare))

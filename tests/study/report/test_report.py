@@ -1,0 +1,181 @@
+"""The report of a study made by hand: what stands in it, and what lies beside it."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from softbias.cli import main
+from softbias.study.report import write_report
+from softbias.study.report.examples import Votes, answers_of, disagreements
+from softbias.study.report.gathering import Answers
+from softbias.study.report.tables import Cell, Table, latex, matching_table
+
+from .handmade import html_of, make_run, make_study, text_of
+
+
+def test_the_report_and_every_figure_as_csv_and_png_and_every_table_as_latex(study):
+    keys = re.findall(r'data-chart="([^"]+)"', html_of(study / "report.html"))
+    assert len(keys) == len(set(keys)) == 1 + 1 + 1 + 6 + 4 + 2
+    for key in keys:
+        assert len(pd.read_csv(study / "figures" / f"{key}.csv")), key
+        assert Image.open(study / "figures" / f"{key}.png").width > 700, key
+    tables = {file.stem for file in (study / "figures").glob("*.tex")}
+    assert tables == {
+        "accuracy-fashion", "classes-fashion-10", "classes-fashion-100", "cost-fashion", "differences-fashion",
+        "fitted-fashion", "matching-fashion", "published",
+    }  # fmt: skip
+    for table in tables:
+        assert r"\toprule" in (study / "figures" / f"{table}.tex").read_text()
+
+
+def test_the_numbers_are_those_of_the_runs(study):
+    cells = {}
+    for summary in study.glob("runs/*/summary.json"):
+        row = json.loads(summary.read_text())
+        cells.setdefault((row["model"], row["fraction"]), []).append(row["test"]["accuracy"])
+    table = pd.read_csv(study / "figures" / "sample-efficiency-fashion.csv")
+    ours = table[table["kind"] == "measured"].set_index(["arm", "fraction"])
+    assert len(ours) == len(cells) == 9
+    text = text_of(study / "report.html")
+    for (arm, fraction), values in cells.items():
+        assert ours.loc[(arm, fraction), "accuracy"] == pytest.approx(np.mean(values))
+        assert f"{100 * np.mean(values):.1f} ± " in text
+    for part in (
+        "27 runs · 3 models · fashion · 10, 30, 100 % of the training data · 3 seeds each", "Does it?",
+        "Somebody 2021, table 1",
+        "cifar10 is absent: the embedded set fashion takes its place", "equal steps",
+        "torch 2.15", "x (cpu, threads: 1)", "git abc", "5 min 38 s of training in all", "softbias report",
+        "corrected by Holm over 9 comparisons", "With 10 % of the data, ibit_nano beats deit_nano by", "n = 3 seeds",
+        "raw-pixel baseline", "Over seeds:", "Over test pictures:", "none: every arm was trained with the same recipe",
+        "adamw, learning rate 0.001 (cosine), weight decay 0.05, batch 256, 100 steps",
+    ):  # fmt: skip
+        assert part in text, part
+    assert "below a logistic regression" not in text
+
+
+def test_the_command_of_the_page_continues_the_study_in_its_own_folder(study, monkeypatch, tmp_path):
+    from softbias.study.report.gathering import gather
+    from softbias.study.report.provenance import commands
+
+    monkeypatch.chdir(study.parent)
+    command = commands(gather([study]))[0].split()
+    assert command[:2] == ["softbias", "study"]
+    asked = []
+    monkeypatch.setattr("softbias.cli.study.run", lambda spec, options: asked.append(options.out) or 0)
+    assert main(command[1:]) == 0 and asked[0].resolve() == study.resolve()
+
+
+def test_models_below_a_logistic_regression_on_pixels_are_not_praised_in_silence(tmp_path, quick_pictures):
+    text = text_of(write_report(make_study(tmp_path, ("deit_nano", "ibit_nano"), (10.0, 100.0), seeds=1, pixels=0.75)))
+    best = {  # ibit_nano
+        row["fraction"]: row["test"]["accuracy"]
+        for row in (json.loads(file.read_text()) for file in tmp_path.glob("runs/ibit*/summary.json"))
+    }
+    assert best[10.0] < 0.75 < best[100.0]
+    told = f"below a logistic regression on raw pixels, with 10 % of the data {100 * best[10.0]:.1f} against 75.0 %: these"
+    assert told in text  # and nothing about all the data, where one model is above it
+
+
+def test_published_numbers_are_marked_and_strangers_are_named(study):
+    numbers = json.loads(re.search(r'id="numbers">(.*?)</script>', (study / "report.html").read_text(), re.S)[1])
+    traces = numbers["charts"]["sample-efficiency-fashion"]["data"]
+    theirs = [trace for trace in traces if trace.get("name", "").startswith("published")]
+    assert [(trace["x"], trace["y"]) for trace in theirs] == [([10.0], [61.25])]  # the other is of another set
+    assert {trace["marker"]["symbol"] for trace in theirs} == {"diamond-open"}
+    text = text_of(study / "report.html")
+    assert "cannot be compared" not in text
+    assert "accuracy 61.25 " in text and "accuracy 70.00 –" in text  # all the digits
+    assert "61.25 %" in str(theirs[0])
+
+
+def test_numbers_of_a_set_that_is_not_here_stand_beside_ours_with_a_warning(tmp_path, quick_pictures):
+    theirs = [{"data": "imagenet", "arm": "deit_nano", "fraction": 100, "metric": "accuracy", "value": 0.7, "note": "table 2"}]
+    page = write_report(make_study(tmp_path, ("deit_nano",), (10.0, 100.0), seeds=1, study={"published": theirs}))
+    numbers = json.loads(re.search(r'id="numbers">(.*?)</script>', page.read_text(), re.S)[1])
+    traces = numbers["charts"]["sample-efficiency-fashion"]["data"]
+    assert [trace["y"] for trace in traces if trace.get("name", "").startswith("published")] == [[70.0]]
+    assert "published numbers are of imagenet, ours of fashion" in text_of(page)
+
+
+def test_the_pictures_on_which_models_disagree_are_shown(study):
+    html = html_of(study / "report.html").split('id="examples"')[1].split("</section>")[0]
+    assert "Only ibit_nano is right" in html and html.count('<figure class="card">') == html.count("<img") > 6
+
+
+def test_nothing_is_asked_from_outside_and_names_are_escaped(study):
+    html = html_of(study / "report.html")
+    assert "<helps>" not in html and "Which bias &lt;helps&gt;?" in html
+    assert not re.search(r"https?://|url\(|@import|<iframe|<object", html)
+    places = re.findall(r'(?:src|href|srcset)="([^"]*)"', html)
+    assert len(places) > 30 and all(place.startswith(("data:", "#")) for place in places)
+    assert (study / "report.html").stat().st_size < 8_000_000
+
+
+def test_with_one_seed_the_report_claims_nothing(tmp_path, quick_pictures):
+    text = text_of(write_report(make_study(tmp_path, seeds=1, fractions=(10.0, 100.0), val=False)))
+    assert "One seed per model: nothing is claimed" in text and "beats" not in text and "ahead of" not in text
+    assert "No curve is fitted" in text and "Training accuracy · 10 %" in text and "Validation accuracy" not in text
+
+
+def test_with_two_seeds_the_report_claims_nothing_and_says_why(tmp_path, quick_pictures):
+    text = text_of(write_report(make_study(tmp_path, ("deit_nano", "ibit_nano"), (100.0,), seeds=2)))
+    assert "2 seeds are too few to show one" in text and "± 12.7 standard errors" in text and "beats" not in text
+    assert "Accuracy with all data" in text
+
+
+def test_without_the_data_the_cards_name_the_pictures_and_the_reason(tmp_path, quick_pictures):
+    page = write_report(make_study(tmp_path, ("deit_nano", "ibit_nano"), (100.0,), seeds=1, data="gone/pictures"))
+    text = text_of(page)
+    assert re.search(r"The pictures are not shown, because the data set could not be read: .*gone/pictures", text)
+    assert "picture 50" in text and "Only ibit_nano is right" in text
+
+
+def test_loose_runs_make_a_report_elsewhere_and_missing_ones_are_counted(tmp_path, quick_pictures):
+    runs = [make_run(tmp_path, model, 10.0, seed) for model, seed in (("deit_nano", 0), ("deit_nano", 1), ("ibit_nano", 0))]
+    assert main(["report", *map(str, runs), "--out", str(tmp_path / "new")]) == 0
+    text = text_of(tmp_path / "new" / "report.html")
+    assert "1 of 4 runs are missing" in text and "3 runs compared" in text and not (tmp_path / "report.html").exists()
+
+
+def test_a_report_of_nothing_is_a_mistake_in_one_line(tmp_path, capsys):
+    (tmp_path / "runs").mkdir()
+    assert main(["report", str(tmp_path)]) == 2 and "no finished run" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "nowhere")]) == 2 and "nowhere" in capsys.readouterr().err
+
+
+def test_disagreements_are_found():
+    right = np.array([[1, 0, 1, 0, 0.3], [0, 0, 1, 0.6, 1], [0.4, 0, 1, 1, 1]])  # three arms, five pictures
+    tested = Answers(np.arange(5), np.zeros(5, np.int64), np.zeros(5, np.int64), None)
+    told, groups = disagreements(Votes(["a", "b", "c"], tested, right, np.zeros((3, 5), np.int64), ["x"], ""))
+    assert told == {"all are right": 1, "all are wrong": 1, "they disagree": 3}
+    found = {title: list(places) for title, places in groups}
+    assert found["Only a is right"] == [0] and found["Only a is wrong"] == [4, 3]  # the clearer one first
+    assert found["Only b is right"] == found["Only c is wrong"] == []
+
+
+def test_an_arm_that_is_wrong_is_quoted_with_a_wrong_answer():
+    table, labels = np.array([[2, 1, 0], [2, 0, 1], [0, 2, 2]]), np.array([2, 2, 2])  # three seeds, three pictures
+    assert answers_of(table, labels).tolist() == [2, 0, 0]  # two of three are right; a tie of wrong ones; the same
+
+
+def test_latex_is_escaped_and_has_every_cell():
+    made = latex(Table("t", "50 % & more", ["a_b", "c"], [[Cell("x#1"), Cell("1.0 ± 2.0", ("n = 3",))]]))
+    assert r"\caption{50 \% \& more}" in made and r"a\_b & c \\" in made and r"x\#1 & 1.0 $\pm$ 2.0 (n = 3) \\" in made
+
+
+def test_data_to_match_is_told_as_a_bound_where_it_was_not_reached_and_drawn_edges_with_two_digits():
+    row = {"data": "d", "arm": "a", "other": "b", "n": 3, "target": 0.7, "low": 46.93, "smallest": 5.0, "largest": 100.0}
+    rows = [row | {"fraction": 5.0, "needed": np.inf, "high": np.inf}, row | {"fraction": 20.0, "needed": 63.36, "high": 99.7}]
+    unreached, reached = ([cell.main for cell in line] for line in matching_table(pd.DataFrame(rows), "d").rows)
+    assert unreached[-3:] == ["> 100 %", "47 % to > 100 %", "> 20 ×"]
+    assert reached[-3:] == ["63.4 %", "47 % to 99.7 %", "3.2 ×"]
+
+
+def test_captions_in_latex_say_what_the_intervals_are(study):
+    accuracy, differences = ((study / "figures" / f"{name}-fashion.tex").read_text() for name in ("accuracy", "differences"))
+    assert r"$\pm$ is the 95 \% t interval over n seeds" in accuracy and "(Wilson)" in accuracy
+    assert "paired t test over seeds, corrected by Holm over 9 comparisons" in differences
