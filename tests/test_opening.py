@@ -93,7 +93,7 @@ def test_a_killed_run_is_its_last_checkpoint_and_sees_pictures_as_a_finished_one
     assert main([*words(tmp_path / "run", 1), *PATCHES]) == 0
     finished = open_model(tmp_path / "run")
     assert finished.classifier.name == "run" and finished.run is not None
-    for name in ("img_size", "fit", "class_names"):
+    for name in ("img_size", "resize_mode", "class_names"):
         assert getattr(opened, name) == getattr(finished, name), name
     assert opened.classifier.mean == pytest.approx(finished.classifier.mean) and opened.classifier.mean != (0, 0, 0)
     assert opened.classifier.std == pytest.approx(finished.classifier.std)

@@ -31,7 +31,7 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):
     model, model_options     a name from `softbias models`, and options such as {"patch_size": 8}
     recipe, recipe_options   a name from `softbias recipes`, and changes such as {"epochs": 20, "flip": 0}
     img_size                 side of the pictures; arrays keep theirs and files become 64 × 64 if it is not given
-    aspect                   what happens to the aspect ratio: crop, pad or stretch
+    resize_mode              what happens to the aspect ratio: crop, pad or stretch
     out                      folder that keeps the run; None keeps the model in memory only
 
     After fit: `classes_`, `n_iter_` (epochs), and `predictor_`, which also takes files one by one.
@@ -45,7 +45,7 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):
         model_options: Mapping[str, Any] | None = None,
         recipe_options: Mapping[str, Any] | None = None,
         img_size: int | None = None,
-        aspect: str = "crop",
+        resize_mode: str = "crop",
         random_state: int = 0,
         device: str = "auto",
         out: str | Path | None = None,
@@ -56,7 +56,7 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):
         self.model_options = model_options
         self.recipe_options = recipe_options
         self.img_size = img_size
-        self.aspect = aspect
+        self.resize_mode = resize_mode
         self.random_state = random_state
         self.device = device
         self.out = out
@@ -88,7 +88,7 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):
             model=self.model,
             recipe=find_recipe(self.recipe).with_overrides(self.recipe_options or {}),
             seed=self.random_state,
-            data_options={"fit": self.aspect},
+            data_options={"resize_mode": self.resize_mode},
             model_options=dict(self.model_options or {}),
         )
         display = choose(quiet=not self.verbose)
@@ -110,14 +110,14 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):
 
     def pictures(self, X: Any, size: tuple[int, int] | None) -> NDArray[np.uint8]:
         """X as bytes at a size: the model's, or before there is one the size asked for.  # (n, height, width, 3)"""
-        from softbias.data.decode import describe_fit
+        from softbias.data.decode import describe_resize_mode
 
-        describe_fit(self.aspect)  # refuses what it does not know
+        describe_resize_mode(self.resize_mode)  # refuses what it does not know
         if size is None and self.img_size is not None:
             size = (self.img_size, self.img_size)
         if is_files(X):
-            return read_files(X, size or (SIDE, SIDE), self.aspect)
-        return resize_all(as_bytes(np.asarray(X)), size, self.aspect)
+            return read_files(X, size or (SIDE, SIDE), self.resize_mode)
+        return resize_all(as_bytes(np.asarray(X)), size, self.resize_mode)
 
 
 def is_files(X: Any) -> bool:
@@ -126,12 +126,12 @@ def is_files(X: Any) -> bool:
     return isinstance(X, Sequence) and len(X) > 0 and isinstance(X[0], str | Path)
 
 
-def read_files(files: Sequence[str | Path], size: tuple[int, int], aspect: str) -> NDArray[np.uint8]:
+def read_files(files: Sequence[str | Path], size: tuple[int, int], resize_mode: str) -> NDArray[np.uint8]:
     """Every file must be a picture: what belongs to a label cannot be left out here."""
     from softbias.data.decode import decode
     from softbias.data.parallel import in_order
 
-    return np.stack(list(in_order(lambda file: decode(file, size, aspect), files)))
+    return np.stack(list(in_order(lambda file: decode(file, size, resize_mode), files)))
 
 
 def as_bytes(images: NDArray[Any]) -> NDArray[np.uint8]:
@@ -153,11 +153,11 @@ def as_bytes(images: NDArray[Any]) -> NDArray[np.uint8]:
     return np.round(images * 255).astype(np.uint8)
 
 
-def resize_all(images: NDArray[np.uint8], size: tuple[int, int] | None, aspect: str) -> NDArray[np.uint8]:
+def resize_all(images: NDArray[np.uint8], size: tuple[int, int] | None, resize_mode: str) -> NDArray[np.uint8]:
     from PIL import Image
 
     from softbias.data.decode import resized
 
     if size is None or images.shape[1:3] == size:
         return images
-    return np.stack([np.asarray(resized(Image.fromarray(image), size, aspect)) for image in images])
+    return np.stack([np.asarray(resized(Image.fromarray(image), size, resize_mode)) for image in images])

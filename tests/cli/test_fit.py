@@ -211,7 +211,7 @@ MISTAKES = {
     ("fit", "fashion", "--recipe.betas", "0.9"): "Expected 2 values",
     ("fit", "fashion", "--seed", "x"): "--seed cannot be 'x': it takes a whole number",
     ("fit", "fashion", "--modle", "x"): "perhaps you meant --model",
-    ("fit", "fashion", "--fit", "squeeze"): "--fit cannot be 'squeeze': it takes crop, pad or stretch",
+    ("fit", "fashion", "--resize-mode", "squeeze"): "--resize-mode cannot be 'squeeze': it takes crop, pad or stretch",
     ("fit", "fashion", "--model", "convit_nan", "--recipe", "quick", "--device", "cpu"): "did you mean 'convit_nano'?",
     ("fit", "fashion", "--model-option", "patch"): "--model-option takes NAME=VALUE",
     ("fit", "fashion", "--pretrained"): "--pretrained is for timm's models",

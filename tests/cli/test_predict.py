@@ -119,7 +119,7 @@ def test_export_writes_onnx_that_agrees_with_the_model(run, pictures, tmp_path, 
     assert main(["export", str(run), str(out)]) == 0
     assert "images (batch, 3, 32, 32)" in capsys.readouterr().out
     predictor = Predictor(run, device="cpu")
-    image = decode(pictures / "red" / "red 1.png", predictor.img_size, predictor.fit)
+    image = decode(pictures / "red" / "red 1.png", predictor.img_size, predictor.resize_mode)
     inputs = (image.transpose(2, 0, 1)[None] / 255 - np.reshape(predictor.mean, (3, 1, 1))) / np.reshape(
         predictor.std, (3, 1, 1)
     )

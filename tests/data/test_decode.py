@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from softbias.data.decode import decode, describe_fit, load
+from softbias.data.decode import decode, describe_resize_mode, load
 
 RED, GREEN, BLUE, WHITE = (220, 30, 20), (20, 200, 40), (30, 40, 210), (255, 255, 255)
 
@@ -39,7 +39,7 @@ def saved(path: Path, picture: Image.Image, **options) -> Path:
     return path
 
 
-@pytest.mark.parametrize("fit", ["crop", "pad", "stretch"])
+@pytest.mark.parametrize("resize_mode", ["crop", "pad", "stretch"])
 @pytest.mark.parametrize(
     ("suffix", "options"),
     [
@@ -55,9 +55,9 @@ def saved(path: Path, picture: Image.Image, **options) -> Path:
         ("jp2", {}),
     ],
 )
-def test_every_format_keeps_its_colors(tmp_path, suffix, options, fit):
+def test_every_format_keeps_its_colors(tmp_path, suffix, options, resize_mode):
     path = saved(tmp_path / f"a.{suffix}", quarters(), **options)
-    array = decode(path, (32, 32), fit)
+    array = decode(path, (32, 32), resize_mode)
     assert array.shape == (32, 32, 3)
     assert array.dtype == np.uint8
     near(corners(array), RED, GREEN, BLUE, WHITE, within=10)
@@ -66,8 +66,8 @@ def test_every_format_keeps_its_colors(tmp_path, suffix, options, fit):
 def test_a_picture_of_the_wanted_size_keeps_every_byte_and_a_file_object_reads_as_its_path(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
     path = saved(tmp_path / "a.png", Image.fromarray(pixels))
-    for fit in ("crop", "pad", "stretch"):
-        np.testing.assert_array_equal(decode(path, (20, 30), fit), pixels)
+    for resize_mode in ("crop", "pad", "stretch"):
+        np.testing.assert_array_equal(decode(path, (20, 30), resize_mode), pixels)
     np.testing.assert_array_equal(decode(io.BytesIO(path.read_bytes()), (20, 30)), pixels)
     decode(path, (20, 30))[0, 0] = 1  # writable
 
@@ -252,4 +252,4 @@ def test_heic_is_read_where_its_package_is_installed(tmp_path):
 def test_an_unknown_fit_is_an_error_with_the_nearest_name():
     with pytest.raises(ValueError, match="did you mean 'crop'"):
         decode("never opened.png", (8, 8), "corp")
-    assert "aspect ratio is kept" in describe_fit("pad")
+    assert "aspect ratio is kept" in describe_resize_mode("pad")

@@ -153,7 +153,7 @@ def test_notes_carry_the_geometry(tmp_path, monkeypatch):
     write_npz(tmp_path, "flowers102", FLOWERS, 3)
     assert "center square" in " ".join(load_named("flowers102", data_dir=tmp_path).notes)
     write_folders(tmp_path / "imagenet", IMAGENET)
-    assert "pad: the whole picture" in " ".join(load_named("imagenet", data_dir=tmp_path, img_size=32, fit="pad").notes)
+    assert "pad: the whole picture" in " ".join(load_named("imagenet", data_dir=tmp_path, img_size=32, resize_mode="pad").notes)
 
 
 WANTED = {
@@ -202,8 +202,8 @@ def test_mistakes_in_the_request(tmp_path):
         load_named("cifar")
     with pytest.raises(ValueError, match="img_size must be"):
         load_named("fashion", img_size=0)
-    with pytest.raises(ValueError, match="there is no fit 'squeeze'"):
-        load_named("fashion", fit="squeeze")
+    with pytest.raises(ValueError, match="there is no resize_mode 'squeeze'"):
+        load_named("fashion", resize_mode="squeeze")
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"file is a file; name the folder .* --data-dir"):
         load_named("cifar10", data_dir=tmp_path / "file")

@@ -195,7 +195,7 @@ def test_arrays_keep_their_size_unless_another_is_asked_for(tmp_path):
     np.testing.assert_array_equal(data.images, images)
     assert sizes(data) == {"train": 28, "val": 4, "test": 8}
     assert noted(data, "made here")
-    small = read_own(tmp_path / "set.npz", img_size=4, fit="stretch")
+    small = read_own(tmp_path / "set.npz", img_size=4, resize_mode="stretch")
     assert small.img_size == (4, 4)
     assert noted(small, "resized from 8 × 12 to 4 × 4, stretch")
     assert abs(small.images.mean() - images.mean()) < 2
@@ -214,8 +214,8 @@ def test_a_folder_of_npy_files_is_read_as_arrays(tmp_path):
 def test_what_cannot_be_read_is_refused_before_any_work(tmp_path):
     with pytest.raises(ValueError, match="does not exist; give a folder"):
         read_own(tmp_path / "gone")
-    with pytest.raises(ValueError, match="there is no fit 'squash'"):
-        read_own(tmp_path, fit="squash")
+    with pytest.raises(ValueError, match="there is no resize_mode 'squash'"):
+        read_own(tmp_path, resize_mode="squash")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")

@@ -33,7 +33,7 @@ def files(tmp_path):
 
 def test_a_picture_goes_through_what_the_model_was_saved_with(saved, files):
     predictor = Predictor(saved, device="cpu")
-    assert predictor.img_size == (32, 32) and predictor.fit == "pad" and predictor.class_names == ("a", "b", "c")
+    assert predictor.img_size == (32, 32) and predictor.resize_mode == "pad" and predictor.class_names == ("a", "b", "c")
     pixels = torch.from_numpy(np.array(Image.open(files[0]))).permute(2, 0, 1).double() / 255
     inputs = (pixels - torch.tensor(MEAN, dtype=torch.double)[:, None, None]) / torch.tensor(STD, dtype=torch.double)[
         :, None, None

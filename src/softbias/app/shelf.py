@@ -189,7 +189,7 @@ class Shelf:
         return stream.getvalue()
 
     def fitted(self, opened: Opened, pixels: Pixels) -> Pixels:
-        return np.array(resized(Image.fromarray(pixels), opened.img_size, opened.fit))
+        return np.array(resized(Image.fromarray(pixels), opened.img_size, opened.resize_mode))
 
     # Explanations
 

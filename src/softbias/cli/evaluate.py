@@ -112,7 +112,7 @@ def choose_pictures(
         parts = split_up(found, spec)
         chosen: dict[str, Any] = {"train": parts.train, "val": parts.val, "test": parts.test}
     else:
-        found = load_dataset(data, img_size=predictor.img_size, fit=predictor.fit, **options)
+        found = load_dataset(data, img_size=predictor.img_size, resize_mode=predictor.resize_mode, **options)
         chosen = dict(found.splits)
     name = split or ("all" if data is not None and Path(data).exists() else "test")
     indices = np.arange(len(found)) if name == "all" else chosen.get(name)

@@ -30,4 +30,4 @@ def export(
     write(predictor.model, out, img_size=predictor.img_size)
     shape = f"images (batch, 3, {predictor.img_size[0]}, {predictor.img_size[1]})"
     print(f"{out}: {out.stat().st_size / 1e6:,.1f} MB, {shape} to logits (batch, {len(predictor.class_names)})")
-    print(f"pixels in [0, 1], normalized by mean {predictor.mean} and std {predictor.std}; {predictor.fit} to size")
+    print(f"pixels in [0, 1], normalized by mean {predictor.mean} and std {predictor.std}; {predictor.resize_mode} to size")

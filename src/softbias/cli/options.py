@@ -51,7 +51,7 @@ class TrainingOptions:
     pretrained: Annotated[bool, switch("timm's pretrained weights, over the network; for timm: models.")] = False
     weights: Annotated[Path | None, flag("FILE|FOLDER", "Weights to start from (safetensors).")] = None
     img_size: Annotated[int | None, flag("PIXELS", "Side of the pictures; chosen from their sizes if not given.")] = None
-    fit: Annotated[
+    resize_mode: Annotated[
         Literal["crop", "pad", "stretch"] | None,
         flag("crop|pad|stretch", "What becomes of the aspect ratio; crop if not given."),
     ] = None
@@ -114,7 +114,7 @@ def data_options(options: TrainingOptions) -> dict[str, Any]:
     """What was asked of the reader of the pictures."""
     asked = {
         "img_size": options.img_size,
-        "fit": options.fit,
+        "resize_mode": options.resize_mode,
         "group_by": options.group_by,
         "skip_broken": options.skip_broken or None,
         "data_dir": None if options.data_dir is None else str(options.data_dir),

@@ -18,14 +18,14 @@ __all__ = ["load_dataset"]
 def load_dataset(source: str | Path, **options: Any) -> Dataset:
     """A set by name (`softbias.data.named.DATASETS`), or somebody's own: a folder, a CSV file, or arrays.
 
-    options   img_size, fit, data_dir for named sets; also seed, group_by, skip_broken, manifest for one's own
+    options   img_size, resize_mode, data_dir for named sets; also seed, group_by, skip_broken, manifest for one's own
     """
     from softbias.data.named import DATASETS, load_named
     from softbias.data.sources import read_own
 
     given = {name: value for name, value in options.items() if value is not None}
     if str(source) in DATASETS and not Path(source).exists():
-        known = {"img_size", "fit", "data_dir", "download", "progress"}
+        known = {"img_size", "resize_mode", "data_dir", "download", "progress"}
         useless = sorted(name for name in set(given) - known if given[name])
         if useless:
             raise SoftbiasError(

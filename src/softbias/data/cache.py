@@ -3,7 +3,7 @@
     <cache>/pictures/<key>/images.u8     N × height × width × 3 bytes, the readable pictures one after another
     <cache>/pictures/<key>/about.json    shape, which of the listed files these are, and what was wrong with the others
 
-The key is a hash of each file's path, size, time and rights, the target size, the fit and the decoder's version, so a
+The key is a hash of each file's path, size, time and rights, the target size, the resize mode and the decoder's version, so a
 changed picture is decoded anew. An entry is written beside its place, flushed to disk and then renamed: it is there
 completely or not at all, whoever is killed, and of two processes that make the same one the first wins. Pictures are
 written to the file, not assigned to a map of it: a full disk makes a write fail, but kills a process that assigns to a map.
@@ -28,7 +28,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softbias.data.decode import VERSION, BrokenPicture, UnsupportedPicture, decode, describe_fit, heif_available
+from softbias.data.decode import VERSION, BrokenPicture, UnsupportedPicture, decode, describe_resize_mode, heif_available
 from softbias.data.listing import Listing, pictures
 from softbias.data.parallel import in_order
 from softbias.errors import SoftbiasError
@@ -42,7 +42,7 @@ UNFINISHED = ".part"
 def decode_all(
     listing: Listing,
     size: tuple[int, int],
-    fit: str = "crop",
+    resize_mode: str = "crop",
     skip_broken: bool = False,
     workers: int | None = None,
     cache_dir: str | Path | None = None,
@@ -52,12 +52,12 @@ def decode_all(
 
     Pictures that cannot be read are an error that names them, unless skip_broken. `progress` is told (done, total).
     """
-    describe_fit(fit)
+    describe_resize_mode(resize_mode)
     place = cache_location(cache_dir)
-    entry = place / _key(listing, size, fit)
+    entry = place / _key(listing, size, resize_mode)
     found = _open(entry)
     if found is None:
-        _make(entry, listing, size, fit, workers, progress)
+        _make(entry, listing, size, resize_mode, workers, progress)
         found = _open(entry)
         if found is None:
             raise SoftbiasError(
@@ -101,8 +101,8 @@ def clear_cache(cache_dir: str | Path | None = None) -> int:
     return size
 
 
-def _key(listing: Listing, size: tuple[int, int], fit: str) -> str:
-    digest = hashlib.sha256(f"{VERSION} {size[0]} {size[1]} {fit} {heif_available()}".encode())
+def _key(listing: Listing, size: tuple[int, int], resize_mode: str) -> str:
+    digest = hashlib.sha256(f"{VERSION} {size[0]} {size[1]} {resize_mode} {heif_available()}".encode())
     for file in listing.files:
         try:
             status = os.stat(file)
@@ -138,11 +138,11 @@ def _problem(path: str, reason: str, kind: str) -> BrokenPicture:
 
 
 def _make(
-    entry: Path, listing: Listing, size: tuple[int, int], fit: str, workers: int | None, progress: Progress | None
+    entry: Path, listing: Listing, size: tuple[int, int], resize_mode: str, workers: int | None, progress: Progress | None
 ) -> None:
     def one(file: Path) -> Pixels | BrokenPicture:
         try:
-            return decode(file, size, fit)
+            return decode(file, size, resize_mode)
         except BrokenPicture as error:
             return error
 

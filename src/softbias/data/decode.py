@@ -44,7 +44,7 @@ FORMATS = (
     "HEIF",
 )  # not EPS: runs code
 HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
-FITS = {
+RESIZE_MODES = {
     "crop": "crop: the shorter side is resized to the target and the center kept; the aspect ratio is kept, the borders "
     "of the longer side are lost",
     "pad": "pad: the whole picture is resized to fit inside the target and the rest is black; the aspect ratio is kept, "
@@ -89,21 +89,21 @@ class Loaded:
     size: tuple[int, int]
 
 
-def decode(path_or_file: str | Path | IO[bytes], size: tuple[int, int], fit: str = "crop") -> NDArray[np.uint8]:
+def decode(path_or_file: str | Path | IO[bytes], size: tuple[int, int], resize_mode: str = "crop") -> NDArray[np.uint8]:
     """One picture as (height, width, 3) bytes in RGB; transparent parts become white.
 
-    size   (height, width)
-    fit    what happens to the aspect ratio, see `describe_fit`
+    size          (height, width)
+    resize_mode   what happens to the aspect ratio, see `describe_resize_mode`
     """
-    describe_fit(fit)
-    return np.array(resized(load(path_or_file, wanted=size).image, size, fit))
+    describe_resize_mode(resize_mode)
+    return np.array(resized(load(path_or_file, wanted=size).image, size, resize_mode))
 
 
-def describe_fit(fit: str) -> str:
+def describe_resize_mode(resize_mode: str) -> str:
     """What happens to the aspect ratio, as a sentence for the user."""
-    if fit not in FITS:
-        raise unknown_name("fit", fit, FITS)
-    return FITS[fit]
+    if resize_mode not in RESIZE_MODES:
+        raise unknown_name("resize_mode", resize_mode, RESIZE_MODES)
+    return RESIZE_MODES[resize_mode]
 
 
 def load(path_or_file: str | Path | IO[bytes], wanted: tuple[int, int] | None = None, name: str | None = None) -> Loaded:
@@ -137,15 +137,15 @@ def heif_available() -> bool:
     return True
 
 
-def resized(image: Image.Image, size: tuple[int, int], fit: str) -> Image.Image:
+def resized(image: Image.Image, size: tuple[int, int], resize_mode: str) -> Image.Image:
     """An RGB picture at (height, width); bicubic with antialiasing. A picture that has the size already stays as it is."""
     height, width = size
     if image.size == (width, height):
         return image
     bicubic: dict[str, Any] = {"resample": Image.Resampling.BICUBIC, "reducing_gap": 3.0}
-    if fit == "stretch":
+    if resize_mode == "stretch":
         return image.resize((width, height), **bicubic)
-    if fit == "crop":
+    if resize_mode == "crop":
         scale = max(width / image.width, height / image.height)
         left = (image.width - width / scale) / 2
         top = (image.height - height / scale) / 2

@@ -15,7 +15,7 @@ from pathlib import Path
 from softbias.data import fashion
 from softbias.data.cache import Progress
 from softbias.data.dataset import Dataset
-from softbias.data.decode import describe_fit
+from softbias.data.decode import describe_resize_mode
 from softbias.data.folders import list_folder
 from softbias.data.listing import make_listing, same_classes
 from softbias.data.obtain import (
@@ -56,28 +56,28 @@ def load_named(
     *,
     data_dir: str | Path | None = None,
     img_size: int | tuple[int, int] | None = None,
-    fit: str = "crop",
+    resize_mode: str = "crop",
     download: bool = True,
     progress: Progress | None = None,
 ) -> Dataset:
     """The set of that name, decoded.
 
-    data_dir   where its files are, or go; by default $SOFTBIAS_DATA, or else the user's data folder
-    img_size   pixels, or (height, width); by default the set's usual size
-    fit        what happens to the aspect ratio of pictures that are not square: crop, pad or stretch
-    download   whether missing files may be downloaded
-    progress   told (done, total) while files are decoded
+    data_dir      where its files are, or go; by default $SOFTBIAS_DATA, or else the user's data folder
+    img_size      pixels, or (height, width); by default the set's usual size
+    resize_mode   what happens to the aspect ratio of pictures that are not square: crop, pad or stretch
+    download      whether missing files may be downloaded
+    progress      told (done, total) while files are decoded
     """
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS)
-    describe_fit(fit)
+    describe_resize_mode(resize_mode)
     size = (img_size, img_size) if isinstance(img_size, int) else img_size and tuple(img_size)
     if size is not None and (len(size) != 2 or min(size) < 1):
         raise SoftbiasError(f"img_size must be a number of pixels or (height, width), from 1 on, but got {img_size}")
     root = data_location(data_dir).absolute()
     if root.exists() and not root.is_dir():
         raise SoftbiasError(f"the data folder {root} is a file; name the folder that holds it by --data-dir or SOFTBIAS_DATA")
-    return DATASETS[name](Request(name, root, size, fit, download, progress))
+    return DATASETS[name](Request(name, root, size, resize_mode, download, progress))
 
 
 def data_location(data_dir: str | Path | None = None) -> Path:
@@ -89,7 +89,7 @@ def data_location(data_dir: str | Path | None = None) -> Path:
 
 
 def fashion_set(ask: Request) -> Dataset:
-    return sized(fashion.load(), ask.img_size, ask.fit)
+    return sized(fashion.load(), ask.img_size, ask.resize_mode)
 
 
 def cifar10(ask: Request) -> Dataset:
@@ -119,7 +119,7 @@ def cifar100(ask: Request) -> Dataset:
 
 def sheets(ask: Request) -> Dataset | None:
     folder = ask.folder_with(SHEET_FILES, "cifar100")
-    return read_sheets(folder, ask.size(32), ask.fit, ask.name) if folder else None
+    return read_sheets(folder, ask.size(32), ask.resize_mode, ask.name) if folder else None
 
 
 def flowers102(ask: Request) -> Dataset:

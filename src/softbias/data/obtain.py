@@ -21,7 +21,7 @@ import numpy as np
 from softbias.data.arrays import read_arrays
 from softbias.data.cache import Progress, decode_all
 from softbias.data.dataset import Dataset
-from softbias.data.decode import describe_fit
+from softbias.data.decode import describe_resize_mode
 from softbias.data.folders import list_folder
 from softbias.data.listing import Listing, make_listing, same_classes, some
 from softbias.data.packs import read_npz_pack, sized
@@ -44,7 +44,7 @@ class Request:
     name: str
     root: Path
     img_size: tuple[int, int] | None = None
-    fit: str = "crop"
+    resize_mode: str = "crop"
     download: bool = True
     progress: Progress | None = None
     tried: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ def npz_pack(ask: Request, file: str, splits: Sequence[str], *notes: str) -> Dat
     path = ask.root / file
     if not path.is_file():
         return None
-    data = read_npz_pack(path, splits, ask.size(96), ask.fit, ask.name)
+    data = read_npz_pack(path, splits, ask.size(96), ask.resize_mode, ask.name)
     return replace(data, notes=(*notes, *data.notes))
 
 
@@ -84,7 +84,7 @@ def array_folder(ask: Request, folder: str, class_names: Sequence[str]) -> Datas
         found = f"its classes.json lists {some(data.class_names)}" if named else f"it has {len(data.class_names)} classes"
         raise SoftbiasError(f"{place} is not {ask.name}: {found}")
     sources = [place / "train_images.npy", place / "test_images.npy"]
-    return sized(replace(data, name=ask.name), ask.img_size, ask.fit, sources)
+    return sized(replace(data, name=ask.name), ask.img_size, ask.resize_mode, sources)
 
 
 def cifar_batches(ask: Request, kind: str, folder: str, archive: str) -> Dataset | None:
@@ -103,7 +103,7 @@ def cifar_batches(ask: Request, kind: str, folder: str, archive: str) -> Dataset
     labels = np.array([*train.targets, *test.targets], np.int64)
     splits = {"train": np.arange(count[0]), "test": np.arange(count[0], sum(count))}
     data = Dataset(ask.name, np.concatenate([train.data, test.data]), labels, tuple(train.classes), splits)
-    return sized(data, ask.img_size, ask.fit, sorted((root / folder).iterdir()))
+    return sized(data, ask.img_size, ask.resize_mode, sorted((root / folder).iterdir()))
 
 
 def flower_files(ask: Request) -> Dataset | None:
@@ -158,7 +158,7 @@ def joined(root: Path, lists: Mapping[str, Listing]) -> Listing:
 def decoded(ask: Request, listing: Listing, size: int, *notes: str, known: Mapping[str, str] | None = None) -> Dataset:
     """The listed pictures, by way of the cache."""
     height, width = ask.size(size)
-    images, _, _ = decode_all(listing, (height, width), ask.fit, progress=ask.progress)
+    images, _, _ = decode_all(listing, (height, width), ask.resize_mode, progress=ask.progress)
     return Dataset(
         ask.name,
         images,
@@ -166,7 +166,7 @@ def decoded(ask: Request, listing: Listing, size: int, *notes: str, known: Mappi
         class_names(listing, known),
         splits_of(listing.split or ()),
         files=tuple(str(file) for file in listing.files),
-        notes=(*listing.notes, *notes, f"pictures at {height} × {width}, {describe_fit(ask.fit)}"),
+        notes=(*listing.notes, *notes, f"pictures at {height} × {width}, {describe_resize_mode(ask.resize_mode)}"),
     )
 
 

@@ -40,7 +40,7 @@ TILE = 32  # pixels of a sheet's tile
 SHEET_FILES = ("train_0.webp", "test_0.webp", "train_labels.npy", "test_labels.npy", "classes.json")
 
 
-def read_npz_pack(path: Path, splits: Sequence[str], size: tuple[int, int], fit: str, name: str) -> Dataset:
+def read_npz_pack(path: Path, splits: Sequence[str], size: tuple[int, int], resize_mode: str, name: str) -> Dataset:
     """The pack at (height, width). splits: what the numbers 0, 1, … in `split` stand for."""
     try:
         with np.load(path) as pack:
@@ -51,16 +51,16 @@ def read_npz_pack(path: Path, splits: Sequence[str], size: tuple[int, int], fit:
                 if len(offsets) != len(labels) + 1 or offsets[-1] != len(data):
                     raise SoftbiasError(f"{len(labels)} labels, but {len(offsets)} offsets, up to {offsets[-1]} of {len(data)}")
                 files = (data[start:end].tobytes() for start, end in pairwise(offsets))
-                return stacked(files, len(labels), size, fit)
+                return stacked(files, len(labels), size, resize_mode)
 
-            images = decoded_once([path], size, fit, decode)
+            images = decoded_once([path], size, resize_mode, decode)
         split = [splits[place] for place in places]
     except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise SoftbiasError(f"the pack {path} cannot be read ({error}): fetch it again, or remove it") from error
     return Dataset(name, images, labels, tuple(classes), splits_of(split), notes=resize_note((96, 96), size))
 
 
-def read_sheets(folder: Path, size: tuple[int, int], fit: str, name: str) -> Dataset:
+def read_sheets(folder: Path, size: tuple[int, int], resize_mode: str, name: str) -> Dataset:
     """A folder of sheets at (height, width)."""
     try:
         classes = json.loads((folder / "classes.json").read_text(encoding="utf-8"))
@@ -70,9 +70,9 @@ def read_sheets(folder: Path, size: tuple[int, int], fit: str, name: str) -> Dat
 
         def decode() -> Pixels:
             tiles = [_tiles(sheets[split], len(labels[split]), split) for split in labels]
-            return at_size(np.concatenate(tiles), size, fit)
+            return at_size(np.concatenate(tiles), size, resize_mode)
 
-        images = decoded_once([*sheets["train"], *sheets["test"]], size, fit, decode)
+        images = decoded_once([*sheets["train"], *sheets["test"]], size, resize_mode, decode)
         split = [split for split in labels for _ in labels[split]]
     except (OSError, ValueError, KeyError, EOFError) as error:
         raise SoftbiasError(f"the pack {folder} cannot be read ({error}): fetch it again, or remove it") from error
@@ -101,15 +101,15 @@ def _tiles(sheets: Sequence[Path], count: int, split: str) -> Pixels:
     return np.concatenate(parts)[:count]
 
 
-def sized(data: Dataset, size: tuple[int, int] | None, fit: str, sources: Sequence[Path] = ()) -> Dataset:
+def sized(data: Dataset, size: tuple[int, int] | None, resize_mode: str, sources: Sequence[Path] = ()) -> Dataset:
     """The set at another size, kept in the cache where it came from files."""
     if size is None or size == data.img_size:
         return data
     images = data.images
     if sources:
-        resized = decoded_once(sources, size, fit, lambda: at_size(images, size, fit))
+        resized = decoded_once(sources, size, resize_mode, lambda: at_size(images, size, resize_mode))
     else:
-        resized = at_size(images, size, fit)
+        resized = at_size(images, size, resize_mode)
     return replace(data, images=resized, notes=(*data.notes, *resize_note(data.img_size, size)))
 
 
@@ -117,19 +117,19 @@ def resize_note(before: tuple[int, int], after: tuple[int, int]) -> tuple[str, .
     return () if before == after else (f"resized from {before[0]} × {before[1]} to {after[0]} × {after[1]} pixels",)
 
 
-def at_size(images: Pixels, size: tuple[int, int], fit: str) -> Pixels:
+def at_size(images: Pixels, size: tuple[int, int], resize_mode: str) -> Pixels:
     """Pictures resized with antialiasing, as files are; those that have the size already are returned as they are."""
     if images.shape[1:3] == size:
         return images
-    return _filled((np.asarray(resized(Image.fromarray(image), size, fit)) for image in images), len(images), size)
+    return _filled((np.asarray(resized(Image.fromarray(image), size, resize_mode)) for image in images), len(images), size)
 
 
-def stacked(files: Iterable[bytes], count: int, size: tuple[int, int], fit: str) -> Pixels:
+def stacked(files: Iterable[bytes], count: int, size: tuple[int, int], resize_mode: str) -> Pixels:
     """Picture files in memory, decoded by threads: Pillow lets go of the interpreter meanwhile.  # (count, H, W, 3)"""
 
     def one(numbered: tuple[int, bytes]) -> Pixels:
         number, content = numbered
-        return np.asarray(resized(load(io.BytesIO(content), name=f"picture {number}").image, size, fit))
+        return np.asarray(resized(load(io.BytesIO(content), name=f"picture {number}").image, size, resize_mode))
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         return _filled(pool.map(one, enumerate(files)), count, size)
@@ -142,13 +142,13 @@ def _filled(pictures: Iterable[Pixels], count: int, size: tuple[int, int]) -> Pi
     return images
 
 
-def decoded_once(sources: Sequence[Path], size: tuple[int, int], fit: str, decode: Callable[[], Pixels]) -> Pixels:
+def decoded_once(sources: Sequence[Path], size: tuple[int, int], resize_mode: str, decode: Callable[[], Pixels]) -> Pixels:
     """What `decode` gives, as a memory map from the cache where it was decoded before.
 
     The cache only saves time here: where it cannot be written, the pictures stay in memory.
     """
     stamps = [(os.path.abspath(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
-    key = hashlib.sha256(repr((VERSION, "pack", size, fit, stamps)).encode(errors="surrogateescape")).hexdigest()[:32]
+    key = hashlib.sha256(repr((VERSION, "pack", size, resize_mode, stamps)).encode(errors="surrogateescape")).hexdigest()[:32]
     entry = cache_location() / key
     try:
         return np.load(entry / "images.npy", mmap_mode="r")

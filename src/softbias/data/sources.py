@@ -21,7 +21,7 @@ from PIL import Image
 from softbias.data.arrays import is_array_folder, read_arrays
 from softbias.data.cache import Progress, decode_all
 from softbias.data.dataset import Dataset
-from softbias.data.decode import describe_fit, heif_available, resized
+from softbias.data.decode import describe_resize_mode, heif_available, resized
 from softbias.data.findings import cut_groups, unassigned
 from softbias.data.listing import Listing, pictures, read_listing, some
 from softbias.data.splits import Indices, read_manifest, splits_of, stratified_split, write_manifest
@@ -36,7 +36,7 @@ def read_own(
     path: str | Path,
     *,
     img_size: int | tuple[int, int] | None = None,
-    fit: str = "crop",
+    resize_mode: str = "crop",
     seed: int = 0,
     group_by: str | None = None,
     skip_broken: bool = False,
@@ -48,13 +48,13 @@ def read_own(
     """Read a set of pictures.
 
     img_size      side, or (height, width); None lets `choose_size` decide, and keeps arrays as they are
-    fit           what happens to the aspect ratio: crop, pad or stretch
+    resize_mode   what happens to the aspect ratio: crop, pad or stretch
     seed          for the split, where none is given
     group_by      an expression on the files' paths, or a column of the CSV file: a group is never torn apart by a split
     skip_broken   leave out files that cannot be read, and say how many; otherwise they are an error that names them
     manifest      a CSV file for the split made here; if it exists already, the split is read from it
     """
-    describe_fit(fit)
+    describe_resize_mode(resize_mode)
     path = Path(path)
     if not path.exists():
         raise SoftbiasError(
@@ -63,7 +63,7 @@ def read_own(
     if path.suffix.lower() in (".npz", ".npy") or is_array_folder(path):
         if group_by is not None or manifest is not None:
             raise SoftbiasError(f"{path}: arrays have no file names, so neither group_by nor a manifest can be used")
-        data = _fitted(read_arrays(path), img_size, fit)
+        data = _fitted(read_arrays(path), img_size, resize_mode)
         splits, made = complete_splits(data.name, data.labels, data.splits, seed)
         return data.with_splits(splits, *made, *_require_classes(data.name, data.labels, data.class_names, splits))
     listing = read_listing(path, group_by)
@@ -72,7 +72,7 @@ def read_own(
         img_size, why = choose_size(listing)
         notes.append(why)
     size = _pair(img_size)
-    images, kept, problems = decode_all(listing, size, fit, skip_broken, workers, cache_dir, progress)
+    images, kept, problems = decode_all(listing, size, resize_mode, skip_broken, workers, cache_dir, progress)
     if problems:
         kinds = some(sorted({problem.kind for problem in problems}))
         notes.append(f"{len(problems)} of {pictures(len(listing))} cannot be read ({kinds}): left out")
@@ -86,7 +86,7 @@ def read_own(
         listing.class_names,
         splits,
         files=tuple(str(file) for file in listing.files),
-        notes=(*notes, f"pictures at {size[0]} × {size[1]}, {describe_fit(fit)}", *made),
+        notes=(*notes, f"pictures at {size[0]} × {size[1]}, {describe_resize_mode(resize_mode)}", *made),
         split_notes=tuple(made),
     )
 
@@ -183,14 +183,16 @@ def _require_classes(name: str, labels: Indices, class_names: tuple[str, ...], s
     return notes
 
 
-def _fitted(data: Dataset, img_size: int | tuple[int, int] | None, fit: str) -> Dataset:
+def _fitted(data: Dataset, img_size: int | tuple[int, int] | None, resize_mode: str) -> Dataset:
     """Arrays at the size that was asked for."""
     size = _pair(img_size) if img_size is not None else data.img_size
     if size == data.img_size:
         return data
-    images = np.stack([np.asarray(resized(Image.fromarray(image), size, fit)) for image in data.images])
+    images = np.stack([np.asarray(resized(Image.fromarray(image), size, resize_mode)) for image in data.images])
     before, after = (f"{height} × {width}" for height, width in (data.img_size, size))
-    return replace(data, images=images, notes=(*data.notes, f"resized from {before} to {after}, {describe_fit(fit)}"))
+    return replace(
+        data, images=images, notes=(*data.notes, f"resized from {before} to {after}, {describe_resize_mode(resize_mode)}")
+    )
 
 
 def _pair(img_size: int | tuple[int, int]) -> tuple[int, int]:

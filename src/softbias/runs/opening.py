@@ -43,7 +43,7 @@ class Opened:
 
     classifier: Classifier
     img_size: tuple[int, int]
-    fit: str = "crop"
+    resize_mode: str = "crop"
     run: Run | None = None
 
     @property
@@ -59,7 +59,7 @@ class Opened:
             picture = Image.fromarray(picture)
         if not isinstance(picture, Image.Image):
             picture = load(picture, wanted=self.img_size).image
-        return np.array(resized(picture.convert("RGB"), self.img_size, self.fit))
+        return np.array(resized(picture.convert("RGB"), self.img_size, self.resize_mode))
 
     def tensor(self, pixels: NDArray[np.uint8]) -> Tensor:
         """# (height, width, 3) uint8 -> (1, 3, height, width), normalized"""
@@ -149,7 +149,7 @@ def open_folder(folder: Path, device: str) -> Opened:
     if names and all(name.startswith("LABEL_") for name in names):  # what Hugging Face writes where nobody named them
         names = None
     known = {"mean": predictor.mean, "std": predictor.std, "class_names": names}
-    return Opened(Classifier.of(predictor.model, folder.resolve().name, **known), predictor.img_size, predictor.fit)
+    return Opened(Classifier.of(predictor.model, folder.resolve().name, **known), predictor.img_size, predictor.resize_mode)
 
 
 def open_last_checkpoint(run: Run, device: str, read_data: Callable[..., Dataset]) -> Opened:
@@ -174,7 +174,7 @@ def open_last_checkpoint(run: Run, device: str, read_data: Callable[..., Dataset
     title = f"{run.path.resolve().name} (step {meta['step']:,} of {meta['total_steps']:,})"
     classifier = Classifier.of(model.to(device), title, mean=mean, std=std, class_names=names)
     classifier = replace(classifier, weights=weights_in_run(model, spec))
-    return Opened(classifier, data.img_size, spec.data_options.get("fit") or "crop", run)
+    return Opened(classifier, data.img_size, spec.data_options.get("resize_mode") or "crop", run)
 
 
 def untrained(run: Run, spec: RunSpec, classes: int, img_size: tuple[int, int]) -> nn.Module:

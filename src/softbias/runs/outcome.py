@@ -30,7 +30,7 @@ from softbias.training.scores import score
 from softbias.training.state import State
 from softbias.training.validation import rotation_scores
 
-CROP_MODES = {"crop": "center", "pad": "border", "stretch": "squash"}  # timm's words for our `fit`
+CROP_MODES = {"crop": "center", "pad": "border", "stretch": "squash"}  # timm's words for our `resize_mode`
 
 
 def load_selected(plan: Plan, state: State) -> None:
@@ -105,7 +105,7 @@ def finish(
     preprocessing = {
         "mean": batches.mean,
         "std": batches.std,
-        "crop_mode": CROP_MODES[spec.data_options.get("fit") or "crop"],
+        "crop_mode": CROP_MODES[spec.data_options.get("resize_mode") or "crop"],
     }
     summary["preprocessing"] = preprocessing
     save(model, directory.model, class_names=output_names(spec, data), preprocessing=preprocessing)

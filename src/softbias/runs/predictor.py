@@ -4,7 +4,7 @@
     for row in predictor.predict(["a.jpg", "b.png"]):
         print(row.file, row.label, row.confidence, row.error)
 
-Pictures go through what the training pictures went through: decoded, brought to the model's size by the same fit, and
+Pictures go through what the training pictures went through: decoded, brought to the model's size in the same resize mode, and
 normalized by the same numbers. A file that cannot be read gives a row with an error and stops nothing.
 
 Shapes: n pictures, K classes.
@@ -34,7 +34,7 @@ from softbias.models.export import input_size
 from softbias.models.storage import load
 from softbias.training.devices import find_device
 
-FITS = {"center": "crop", "border": "pad", "squash": "stretch"}  # timm's crop_mode in our words
+RESIZE_MODES = {"center": "crop", "border": "pad", "squash": "stretch"}  # timm's crop_mode in our words
 LOW = 0.5  # a confidence below this is worth a look
 
 
@@ -67,7 +67,7 @@ class Predictor:
 
     class_names   one per output
     img_size      (height, width)
-    fit           what happens to the aspect ratio: crop, pad or stretch
+    resize_mode   what happens to the aspect ratio: crop, pad or stretch
     mean, std     of the channels, for pixels in [0, 1]
     """
 
@@ -80,7 +80,7 @@ class Predictor:
         cfg = preprocessing(self.model, folder)
         self.img_size: tuple[int, int] = tuple(cfg["input_size"][1:])
         self.mean, self.std = tuple(cfg["mean"]), tuple(cfg["std"])
-        self.fit: str = FITS.get(cfg.get("crop_mode") or "center", "crop")
+        self.resize_mode: str = RESIZE_MODES.get(cfg.get("crop_mode") or "center", "crop")
 
     @torch.no_grad()
     def probabilities(self, images: NDArray[np.uint8], batch: int = 64) -> NDArray[np.float32]:
@@ -111,7 +111,7 @@ class Predictor:
 
     def read(self, file: str | Path) -> tuple[str | Path, NDArray[np.uint8] | BrokenPicture]:
         try:
-            return file, decode(file, self.img_size, self.fit)
+            return file, decode(file, self.img_size, self.resize_mode)
         except BrokenPicture as error:
             return file, error
 

@@ -42,7 +42,7 @@ class RunSpec:
     """All that defines a run: the same spec on the same data gives the same run.
 
     data            a named set, a folder, a CSV file or arrays
-    data_options    img_size, fit, group_by, skip_broken, … as the reader was asked
+    data_options    img_size, resize_mode, group_by, skip_broken, … as the reader was asked
     fraction        percent of the training pictures, nested and stratified
     model_options   overrides of the model's spec
     source          the run whose model is fine-tuned, with `finetune` "probe" (head only) or "full": its folder, or
