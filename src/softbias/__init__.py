@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from softbias import _timm_hook
+from softbias import _timm_hook, environment
 from softbias._version import __version__
 
 if TYPE_CHECKING:
@@ -98,4 +98,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *PLACES})
 
 
+environment.set_defaults()
 _timm_hook.install()

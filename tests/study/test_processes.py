@@ -14,7 +14,6 @@ import pytest
 from softbias.study.compare import run_study
 from softbias.study.spec import write_study
 from softbias.study.store import Store
-from softbias.study.worker import EVERY
 
 from .small_studies import outcome
 
@@ -34,7 +33,7 @@ sys.exit(1 if done.failed else 0)
 def start(spec, out: Path, jobs: int = 0) -> subprocess.Popen:
     write_study(spec, out.parent / "given")
     words = [sys.executable, "-c", SCRIPT, str(out.parent / "given"), str(out), str(jobs)]
-    return subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "1", EVERY: "0.2"})
+    return subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "1", "SOFTBIAS_CHECKPOINT_SECONDS": "0.2"})
 
 
 def wait_until(what, process=None, seconds: float = 240.0) -> None:

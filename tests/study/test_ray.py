@@ -17,7 +17,6 @@ from softbias.study.plan import study_runs
 from softbias.study.progress import Quiet
 from softbias.study.ray import Watch, address_of
 from softbias.study.store import Store
-from softbias.study.worker import EVERY
 
 from .small_studies import outcome
 
@@ -81,7 +80,7 @@ def test_a_study_survives_the_loss_of_a_node(little_study, tmp_path, monkeypatch
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv(EVERY, "0.3")
+    monkeypatch.setenv("SOFTBIAS_CHECKPOINT_SECONDS", "0.3")
     spec = little_study("deit_nano", seeds=3, fractions=100, overrides={"steps": 300})
     out = tmp_path / "s"
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from softbias.environment import find_device
 from softbias.runs.prepare import accelerate_for, class_weights, mixed_precision, split_up
 from softbias.runs.run import RunSpec
-from softbias.training.devices import find_device
 from softbias.training.recipe import Recipe
 
 

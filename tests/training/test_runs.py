@@ -10,8 +10,9 @@ import torch
 import yaml
 
 import softbias
+from softbias.environment import git_hash
 from softbias.runs.fit import fit, run_fit
-from softbias.runs.run import Run, RunSpec, git_hash
+from softbias.runs.run import Run, RunSpec
 from softbias.training.loop import DivergedError
 from softbias.training.recipe import Recipe
 

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from softbias.bench.timing import Timing, interleaved, ratio
+from softbias.environment import describe_machine
 from softbias.models import create_model
 from softbias.regularizers import Regularized, attached, parse_requests
-from softbias.runs.run import environment
 
 STEPS = 10  # of a candidate in a round
 MODES = ("eager", "compiled", "recorded", "compiled, recorded")
@@ -192,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         candidates=[name for name in given.candidates if name != "base"], rounds=given.rounds,
     )  # fmt: skip
     print_rows(rows)
-    about = environment(given.device) | {"model": given.model, "img_size": given.img_size, "dtype": "bfloat16"}
+    about = describe_machine(given.device) | {"model": given.model, "img_size": given.img_size, "dtype": "bfloat16"}
     about |= {"rounds": given.rounds, "steps_per_round": STEPS}
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     if given.json is not None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 
 from softbias.bench.rows import Row
+from softbias.environment import variables_with
 
 PROGRAM = """
 import json, time
@@ -47,10 +47,10 @@ MEASURED = (  # model, how, compile, seconds to reach
 def start_up(measured: Sequence[tuple[str, str, str, float | None]] = MEASURED, look: int = 1) -> Iterator[Row]:
     """Seconds from the imports to the first step, in this order; the first ones start with empty caches."""
     with tempfile.TemporaryDirectory() as cache:
-        environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
+        caches = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
         for model, how, compiled, target in measured:
             program = PROGRAM.format(look=look, compiled=compiled, model=model)
-            done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+            done = subprocess.run([sys.executable, "-c", program], env=variables_with(caches), capture_output=True, text=True)
             if done.returncode:
                 raise RuntimeError(f"the measured process failed: {done.stderr[-2000:]}")
             seen = json.loads(done.stdout.strip().splitlines()[-1])

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from softbias import environment
 from softbias._version import __version__
 from softbias.errors import SoftbiasError, unknown_name
 
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("softbias: stopped", file=sys.stderr)
         return 130
     except (ValueError, OSError) as error:
-        if os.environ.get("SOFTBIAS_DEBUG"):
+        if environment.variable("SOFTBIAS_DEBUG"):
             raise
         print(f"softbias: {in_words(error)}", file=sys.stderr)
         return 2

@@ -39,7 +39,7 @@ def app(
         raise SoftbiasError(f"--port takes a number from 0 (any free one) to 65535, but got {port}")
     from softbias.app.server import serve
     from softbias.app.shelf import Shelf
-    from softbias.training.devices import find_device
+    from softbias.environment import find_device
 
     serve(
         Shelf(sources, data, device=find_device(device)),

@@ -52,8 +52,8 @@ def bench(
 
     from softbias.bench.rows import print_rows
     from softbias.bench.suites import SUITES, Options
+    from softbias.environment import describe_machine
     from softbias.errors import unknown_name
-    from softbias.runs.run import environment
 
     if rounds < 2:
         raise SoftbiasError(f"rounds must be at least 2, but rounds={rounds}")
@@ -73,7 +73,7 @@ def bench(
         ("inference", "training") if mode == "both" else (mode,),
         COMPILED[compile],
     )
-    about = environment(place) | {"rounds": rounds}
+    about = describe_machine(place) | {"rounds": rounds}
     found: dict[str, list[dict[str, object]]] = {}
     for name in chosen:
         rows = []

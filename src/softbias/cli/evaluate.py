@@ -38,9 +38,9 @@ def evaluate(
         device: Where to compute.
         json: Print JSON.
     """
+    from softbias.environment import find_device
     from softbias.runs.predictor import Predictor
     from softbias.runs.run import Run
-    from softbias.training.devices import find_device
     from softbias.training.scores import score
 
     directory = Run(run)

@@ -49,10 +49,10 @@ def explain(
         raise SoftbiasError("which pictures? softbias explain MODEL IMAGE…")
     place = parse_query(query)
     from softbias.data.decode import BrokenPicture
+    from softbias.environment import find_device
     from softbias.explanations.explanation import explain as explain_one
     from softbias.runs.opening import open_model
     from softbias.runs.predictor import find_pictures
-    from softbias.training.devices import find_device
 
     opened = open_model(model, device=find_device(device))
     chosen = methods.split(",") if methods else None

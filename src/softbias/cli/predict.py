@@ -43,8 +43,8 @@ def predict(
         raise SoftbiasError(f"--out takes a file named *.csv or *.json, but got {out}")
     if not files:
         raise SoftbiasError("which pictures? softbias predict MODEL FILES_OR_FOLDERS…")
+    from softbias.environment import find_device
     from softbias.runs.predictor import Predictor, find_pictures
-    from softbias.training.devices import find_device
 
     predictor = Predictor(model, device=find_device(device))
     chosen = find_pictures(files)

@@ -82,9 +82,9 @@ def probe(
     names = every if probes == "all" else [name.strip() for name in probes.split(",") if name.strip()]
     chosen = {name: find_probe(name) for name in names}
     asked = probe_options(option, chosen, n, seed, split, backgrounds)
+    from softbias.environment import find_device
     from softbias.probes.pairing import Sets, pair
     from softbias.runs.opening import is_built
-    from softbias.training.devices import find_device
 
     if model_option and not any(map(is_built, models)):
         raise SoftbiasError(f"--model-option is for models that are built here, but {', '.join(models)} is read from files")

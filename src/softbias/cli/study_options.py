@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional
 
+from softbias import environment
 from softbias.cli.parsing import flag, switch
 from softbias.errors import SoftbiasError
 from softbias.runs.automatic import count
@@ -140,4 +140,4 @@ def show_plan(done: Outcome) -> None:
         seconds = sum(done.plan.seconds.get(id, 0.0) for id in todo)
         cells = (arm, data, len(runs), len(todo), "–".join(map(str, steps)) or "by epochs", duration(seconds) if todo else "")
         table.add_row(*map(str, cells))
-    Console(width=None if sys.stdout.isatty() else max(80, int(os.environ.get("COLUMNS", "120")))).print(table)
+    Console(width=None if sys.stdout.isatty() else max(80, int(environment.variable("COLUMNS") or 120))).print(table)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 import time
@@ -11,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from softbias import environment
 from softbias.cli.options import TrainingOptions
 from softbias.cli.parsing import Given, changed
 from softbias.errors import SoftbiasError, unknown_name
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def run_training(options: TrainingOptions, given: Given, command: str) -> int:
-    from softbias.training.devices import find_device
+    from softbias.environment import find_device
     from softbias.training.display import choose as choose_display
 
-    first = int(os.environ.get("RANK", "0")) == 0  # of the processes that torchrun started
+    first = int(environment.variable("RANK") or 0) == 0  # of the processes that torchrun started
     display = choose_display(quiet=options.quiet, json=options.json, main=first)
     wish = settle(options, command)
     prog = f"softbias {command}"

@@ -28,6 +28,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from softbias import environment
 from softbias.data.decode import VERSION, BrokenPicture, UnsupportedPicture, decode, describe_resize_mode, heif_available
 from softbias.data.listing import Listing, pictures
 from softbias.data.parallel import in_order
@@ -83,7 +84,7 @@ def broken_message(name: str, total: int, problems: list[BrokenPicture], most: i
 
 def cache_location(cache_dir: str | Path | None = None) -> Path:
     """The folder of decoded sets: in cache_dir, else in $SOFTBIAS_CACHE, else in the system's place for a user's caches."""
-    given = cache_dir or os.environ.get("SOFTBIAS_CACHE")
+    given = cache_dir or environment.variable("SOFTBIAS_CACHE")
     return (Path(given).expanduser() if given else _user_cache() / "softbias") / "pictures"
 
 

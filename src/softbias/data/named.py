@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from softbias import environment
 from softbias.data import fashion
 from softbias.data.cache import Progress
 from softbias.data.dataset import Dataset
@@ -82,7 +83,7 @@ def load_named(
 
 def data_location(data_dir: str | Path | None = None) -> Path:
     """The folder of the sets: data_dir, else $SOFTBIAS_DATA, else softbias in the user's data folder."""
-    given = data_dir or os.environ.get("SOFTBIAS_DATA")
+    given = data_dir or environment.variable("SOFTBIAS_DATA")
     if given:
         return Path(given).expanduser()
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "softbias"

@@ -7,7 +7,6 @@ Shapes: T pictures of S × S.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from softbias import environment
 from softbias.errors import SoftbiasError
 
 Picture = NDArray[np.uint8]
@@ -45,7 +45,7 @@ def load_backgrounds(folder: str | Path | None = None, *, smallest: int = 128) -
 
     smallest   a picture must have so many pixels a side, so that a crop of that size exists
     """
-    given = os.environ.get("SOFTBIAS_DATA")
+    given = environment.variable("SOFTBIAS_DATA")
     place = Path(folder) if folder is not None else Path(given) / FOLDER if given else None
     if folder is not None and (place is None or not place.is_dir()):
         raise SoftbiasError(f"there is no folder of backgrounds {folder}")

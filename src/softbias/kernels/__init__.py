@@ -9,7 +9,6 @@ Shapes: B images, H heads, N tokens, D channels per head.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -17,6 +16,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from softbias import environment
 from softbias.kernels import toolchain
 
 LONGEST = 256  # tokens: whole rows of the map are kept in registers
@@ -24,7 +24,7 @@ WIDEST = 64  # channels per head
 HALF = (torch.bfloat16, torch.float16)
 ROOMY = {(8, 0), (8, 7), (9, 0), (10, 0), (10, 3), (11, 0)}
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+INTERPRETED = environment.variable("TRITON_INTERPRET") == "1"
 
 _triton = find_spec("triton") is not None
 _enabled = True

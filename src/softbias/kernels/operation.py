@@ -3,13 +3,13 @@
 Called eagerly it is an `autograd.Function`; to torch.compile and to subclasses of Tensor (fake ones among them) it is a custom
 operator. A custom operator would do for all, but its way through the dispatcher costs the host about as much as all else here
 together, and a small model on a fast GPU waits for its host. For the same reason torch.compile does not keep the operator: it
-puts the launches in its place, as it does with a `triton_op`, and starts the programs as it starts its own: see `STATIC`.
+puts the launches in its place, as it does with a `triton_op`, and starts the programs as it starts its own: see
+`softbias.environment.DEFAULTS`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.resources import files
@@ -23,11 +23,6 @@ from softbias import kernels
 from softbias.kernels.launching import Asked, capture_launches, prepare
 
 Run = Callable[..., Any]  # a tensor, or several
-
-STATIC = "TORCHINDUCTOR_STATIC_LAUNCH_USER_DEFINED_TRITON_KERNELS"
-"""With this, compiled graphs start our programs without Python in between, as they start their own. In training of convit_tiny
-on an H200 that made 0.89 of a DeiT's speed 0.93. Inductor and its workers read it when they are imported."""
-os.environ.setdefault(STATIC, "1")
 
 
 def operation(

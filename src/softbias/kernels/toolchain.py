@@ -5,13 +5,13 @@ Slim images of Python have no compiler, and Debian's own Python has no headers. 
 
 from __future__ import annotations
 
-import os
 import shutil
 import sysconfig
 import warnings
 from functools import cache
 from pathlib import Path
 
+from softbias import environment
 from softbias.errors import in_one_line
 
 ADVICE = "Triton needs a C compiler and Python's headers (on Debian: apt-get install gcc python3-dev)"
@@ -26,7 +26,7 @@ def works() -> bool:
 def compiler_found() -> bool:
     scheme = sysconfig.get_default_scheme()
     headers = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)["include"]  # as Triton looks for them
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    compiler = environment.variable("CC") or shutil.which("gcc") or shutil.which("clang")
     return bool(compiler) and (Path(headers) / "Python.h").is_file()
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from softbias import environment
 from softbias.training.recipe import Recipe, find_recipe
 
 CPU_SECONDS = 150.0  # for training on a CPU, when nobody said how long
@@ -180,11 +181,10 @@ def image_size(data: str, device_type: str, group_by: str | None = None) -> tupl
 
 def hub_reachable(seconds: float = 2.0) -> bool:
     """Whether pretrained weights can be fetched now; asked for at most that long, whatever the network does."""
-    import os
     import urllib.error
     import urllib.request
 
-    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+    if environment.is_offline():
         return False
     found: list[bool] = []
 

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from softbias.data.dataset import Dataset
 from softbias.data.listing import Listing
 from softbias.data.splits import write_manifest
+from softbias.environment import describe_machine
 from softbias.files import write_text
 from softbias.models.cost import count_macs
 from softbias.models.inspect import unwrap
 from softbias.models.storage import save
 from softbias.runs.prepare import Split, output_names
-from softbias.runs.run import Run, RunSpec, environment
+from softbias.runs.run import Run, RunSpec
 from softbias.training import checkpoint
 from softbias.training.batches import Pixels
 from softbias.training.evaluate import predict_probabilities
@@ -109,7 +110,7 @@ def finish(
     }
     summary["preprocessing"] = preprocessing
     save(model, directory.model, class_names=output_names(spec, data), preprocessing=preprocessing)
-    write_text(directory.path / "environment.json", json.dumps(environment(accelerator.device.type), indent=2) + "\n")
+    write_text(directory.path / "environment.json", json.dumps(describe_machine(accelerator.device.type), indent=2) + "\n")
     summary["total_seconds"] = time.perf_counter() - started
     write_text(directory.summary, json.dumps(summary, indent=2) + "\n")
     return summary

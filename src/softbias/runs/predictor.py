@@ -29,10 +29,10 @@ from softbias.data.folders import SUFFIXES
 from softbias.data.listing import TABLES, natural, some
 from softbias.data.parallel import in_order
 from softbias.data.tables import read_table
+from softbias.environment import find_device
 from softbias.errors import SoftbiasError
 from softbias.models.export import input_size
 from softbias.models.storage import load
-from softbias.training.devices import find_device
 
 RESIZE_MODES = {"center": "crop", "border": "pad", "squash": "stretch"}  # timm's crop_mode in our words
 LOW = 0.5  # a confidence below this is worth a look

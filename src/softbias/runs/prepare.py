@@ -16,6 +16,7 @@ from torch import nn
 from softbias.attention.ahead import compile_ahead
 from softbias.data.dataset import Dataset
 from softbias.data.splits import nested_fraction, stratified_split
+from softbias.environment import find_device
 from softbias.errors import SoftbiasError
 from softbias.models import create_model
 from softbias.models.resize import resize
@@ -26,7 +27,6 @@ from softbias.regularizers.attach import find_sites
 from softbias.runs.run import Run, RunSpec
 from softbias.training import checkpoint
 from softbias.training.batches import Batches, Pixels, channel_statistics
-from softbias.training.devices import find_device
 from softbias.training.loop import Plan
 from softbias.training.recipe import Recipe
 

@@ -17,9 +17,7 @@ import errno
 import fcntl
 import hashlib
 import json
-import platform
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -246,44 +244,3 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
         elif before != after:
             found.append(f"{prefix}{name} was {before}, is {after}")
     return found
-
-
-def environment(device: object) -> dict[str, Any]:
-    """Versions, hardware and the git hash a result must be read beside; `device` is torch's, or its name."""
-    from importlib.metadata import version
-
-    import torch
-
-    name = str(device)
-    return {
-        "softbias": __version__,
-        "git": git_hash(Path(__file__).parent),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchvision": version("torchvision"),
-        "timm": version("timm"),
-        "numpy": version("numpy"),
-        "platform": platform.platform(),
-        "device": name,
-        "hardware": torch.cuda.get_device_name(name) if name.startswith("cuda") else processor(),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def processor() -> str:
-    """The name of the processor, or of its kind where the system does not tell."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # not Linux
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()
-
-
-def git_hash(folder: Path) -> str | None:
-    """The commit of a folder that git tracks; None for an installed package, also where that lies inside another checkout."""
-    try:
-        done = subprocess.run(["git", "rev-parse", "HEAD", "HEAD:./"], capture_output=True, text=True, cwd=folder)
-    except OSError:  # there is no git
-        return None
-    return done.stdout.split()[0] if done.returncode == 0 else None

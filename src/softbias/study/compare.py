@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from softbias import environment
 from softbias.errors import SoftbiasError
 from softbias.runs import automatic
 from softbias.study import progress
@@ -109,7 +110,7 @@ def make_report(out: Path, display: progress.Quiet) -> Path | None:
 
         return write_report(out)
     except Exception as error:
-        if os.environ.get("SOFTBIAS_DEBUG"):
+        if environment.variable("SOFTBIAS_DEBUG"):
             raise
         display.message(f"no report could be made ({type(error).__name__}: {error}); softbias report {out} tries it again")
         return None

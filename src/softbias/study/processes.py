@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from softbias import environment
 from softbias.errors import SoftbiasError
 from softbias.study.execute import Schedule, Settings, asked_to_stop
 from softbias.study.progress import Quiet
@@ -122,16 +123,16 @@ def workers(settings: Settings, wanted: int) -> list[Worker]:
 
     gpus: list[str] = []
     if settings.device in ("auto", "cuda") and torch.cuda.is_available():
-        named = os.environ.get("CUDA_VISIBLE_DEVICES")
+        named = environment.variable("CUDA_VISIBLE_DEVICES")
         gpus = named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
     threads = max(1, (os.cpu_count() or 1) // wanted) if gpus else 1
     log = settings.store / ".logs" / f"workers-{os.getpid()}.log"
     made = []
     for number in range(wanted):
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        changes = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
         if gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
-        made.append(Worker(environment, log, threads))
+            changes["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
+        made.append(Worker(environment.variables_with(changes), log, threads))
     return made
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from softbias import environment
 from softbias.errors import SoftbiasError
 from softbias.runs.run import Run
 from softbias.study.execute import POLL, Schedule, Settings, StudyStoppedError, asked_to_stop
@@ -34,7 +35,7 @@ def import_ray() -> Any:
 def address_of(on: str) -> str | None:
     """What to connect to: a cluster's address; None: the one that runs here (RAY_ADDRESS), or a new one on this machine."""
     if on == "ray":
-        return os.environ.get("RAY_ADDRESS")
+        return environment.variable("RAY_ADDRESS")
     if on.startswith("ray://") or on == "auto":
         return on
     raise SoftbiasError(f"--on takes ray, or ray://HOST:PORT for a cluster elsewhere, but got {on!r}")

@@ -22,6 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from softbias import environment
 from softbias.runs.run import RunSpec
 from softbias.study.store import Store
 from softbias.training.display import Display, Quiet
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from softbias.data.dataset import Dataset
 
 DATASETS = 2  # kept in memory by a process
-EVERY = "SOFTBIAS_CHECKPOINT_SECONDS"  # between two checkpoints, for machines that may be taken away
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,9 @@ def train_run(task: Task, store: Store, display: Display) -> dict[str, Any]:
 
     if task.threads:
         torch.set_num_threads(task.threads)
-    if os.environ.get(EVERY):
-        loop.CHECKPOINT_SECONDS = loop.MIDDLE_SECONDS = float(os.environ[EVERY])
+    seconds = environment.variable("SOFTBIAS_CHECKPOINT_SECONDS")
+    if seconds:
+        loop.CHECKPOINT_SECONDS = loop.MIDDLE_SECONDS = float(seconds)
     forget_earlier_runs()
     data = load_once(task.spec.data, task.spec.data_options)
     if not task.test:

@@ -12,8 +12,9 @@ import torch
 from softbias.bench.regularization import STEPS, Candidate, pictures
 from softbias.bench.throughput import Setting, side_by_side
 from softbias.bench.timing import interleaved, ratio
+from softbias.environment import describe_machine
 from softbias.models import create_model
-from softbias.runs.run import Run, environment
+from softbias.runs.run import Run
 from softbias.study.papers.measuring import FOLDER, Point, arms_in_order, compared_runs, draw_beside, write_table
 from softbias.study.papers.named import Measured
 from softbias.study.spec import Arm, read_study
@@ -28,7 +29,7 @@ def arms_and_size(folder: Path) -> tuple[list[Arm], int]:
 
 
 def where(device: str) -> str:
-    about = environment(torch.device(device))
+    about = describe_machine(torch.device(device))
     return f"{about['hardware']} ({about['device']}, torch {about['torch']}, threads: {about['threads']})"
 
 

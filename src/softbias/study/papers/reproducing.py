@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from softbias import environment
 from softbias.study import progress
 from softbias.study.compare import Outcome, make_report, run_study
 from softbias.study.papers.measuring import write_list
@@ -39,13 +39,13 @@ def reproducer(named: NamedStudy, scale: Scale) -> Callable[..., Outcome]:
 
 def measure(named: NamedStudy, scale: Scale, folder: Path, device: str, display: progress.Quiet) -> list[Measured]:
     """What the study measures on its finished runs; the runs are what took long, so an error here must not hide them."""
-    from softbias.training.devices import find_device
+    from softbias.environment import find_device
 
     assert named.after is not None
     try:
         measured = named.after(folder, scale, find_device(device))
     except Exception as error:
-        if os.environ.get("SOFTBIAS_DEBUG"):
+        if environment.variable("SOFTBIAS_DEBUG"):
             raise
         display.message(
             f"nothing could be measured on the runs ({type(error).__name__}: {error}); the same command tries it again"

@@ -1,0 +1,120 @@
+"""The process and its machine: environment variables, devices, versions, hardware.
+
+This is the only module that reads or sets an environment variable. `VARIABLES` lists all of them, and docs/training.md shows
+them as a table. torch is imported inside functions, so that `import softbias` stays quick.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from softbias._version import __version__
+from softbias.errors import SoftbiasError, unknown_name
+
+VARIABLES: dict[str, str] = {
+    "SOFTBIAS_DATA": "folder of the named data sets and of `backgrounds/`",
+    "SOFTBIAS_CACHE": "folder of decoded pictures",
+    "SOFTBIAS_CHECKPOINT_SECONDS": "seconds between two checkpoints, for machines that may be taken away",
+    "SOFTBIAS_DEBUG": "if set, a user's mistake shows its traceback, too",
+    "HF_HUB_OFFLINE": "1: no weights are fetched from Hugging Face, and the network is not tried",
+    "RANK": "number of this process among those of torchrun; the first one prints",
+    "RAY_ADDRESS": "the cluster that `--on ray` joins",
+    "CUDA_VISIBLE_DEVICES": "the GPUs to use; each worker of a study is given one of them",
+    "OMP_NUM_THREADS": "threads of torch; each worker of a study is given its share",
+    "MKL_NUM_THREADS": "the same for MKL; each worker of a study is given its share",
+    "CC": "the C compiler that Triton uses",
+    "COLUMNS": "width of tables that are not printed to a terminal",
+    "TRITON_INTERPRET": "1: kernels run on a CPU in Triton's interpreter, for tests",
+    "TRITON_CACHE_DIR": "the benchmark of start-up times gives its processes an empty one",
+    "TORCHINDUCTOR_CACHE_DIR": "the benchmark of start-up times gives its processes an empty one",
+    "TORCHINDUCTOR_STATIC_LAUNCH_USER_DEFINED_TRITON_KERNELS": "we set 1: compiled models start our kernels without Python",
+}
+"""Every variable that softbias reads or sets, and its meaning."""
+
+DEFAULTS = {"TORCHINDUCTOR_STATIC_LAUNCH_USER_DEFINED_TRITON_KERNELS": "1"}  # Inductor reads it when it is imported
+
+
+def set_defaults() -> None:
+    """Set the variables that torch must find when it is imported; a value that the user has set stays."""
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+
+
+def variable(name: str) -> str | None:
+    """The value of one of `VARIABLES`; None where it is not set or empty."""
+    if name not in VARIABLES:
+        raise KeyError(f"{name} is not listed in softbias.environment.VARIABLES")
+    return os.environ.get(name) or None
+
+
+def variables_with(changes: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a child process: ours with some of `VARIABLES` changed."""
+    unlisted = [name for name in changes if name not in VARIABLES]
+    if unlisted:
+        raise KeyError(f"{', '.join(unlisted)} not listed in softbias.environment.VARIABLES")
+    return {**os.environ, **changes}
+
+
+def is_offline() -> bool:
+    return variable("HF_HUB_OFFLINE") not in (None, "0")
+
+
+def find_device(name: str) -> str:
+    """ "cpu", "cuda" or "mps" for "auto"; any other device is returned as it is, or refused where the machine lacks it."""
+    import torch
+
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    choices = [kind for kind, present in available.items() if present]
+    if name == "auto":
+        return choices[0]
+    kind, _, index = name.partition(":")
+    if kind not in available:
+        raise unknown_name("device", name, ("auto", *available))
+    if kind not in choices or (index and not (index.isdecimal() and int(index) < max(1, torch.accelerator.device_count()))):
+        raise SoftbiasError(f"--device {name}: there is no such device here; choose {' or '.join(choices)}")
+    return name
+
+
+def describe_machine(device: object) -> dict[str, Any]:
+    """Versions, hardware and the git commit, which every result carries; `device` is a torch.device or its name."""
+    import torch
+
+    name = str(device)
+    return {
+        "softbias": __version__,
+        "git": git_hash(Path(__file__).parent),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": version("torchvision"),
+        "timm": version("timm"),
+        "numpy": version("numpy"),
+        "platform": platform.platform(),
+        "device": name,
+        "hardware": torch.cuda.get_device_name(name) if name.startswith("cuda") else processor(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def processor() -> str:
+    """The name of the processor; its architecture where the system does not tell the name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def git_hash(folder: Path) -> str | None:
+    """The commit of a folder that git tracks; None for an installed package, also inside another project's checkout."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD", "HEAD:./"], capture_output=True, text=True, cwd=folder)
+    except OSError:  # git is not installed
+        return None
+    return done.stdout.split()[0] if done.returncode == 0 else None

@@ -1,0 +1,55 @@
+"""Environment variables are known in one module, and documented from it."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import softbias
+from softbias import environment
+
+SOURCE = Path(softbias.__file__).parent
+
+
+def test_the_documentation_lists_every_variable_with_its_meaning():
+    text = (Path(__file__).parents[1] / "docs" / "training.md").read_text()
+    table = text[text.index("## Environment variables") :]
+    assert dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE)) == environment.VARIABLES
+
+
+def test_no_other_module_reads_or_sets_a_variable():
+    found = [
+        f"{file.relative_to(SOURCE)}: {line.strip()}"
+        for file in SOURCE.rglob("*.py")
+        if file.name != "environment.py"
+        for line in file.read_text().splitlines()
+        if re.search(r"os\.environ|os\.getenv|putenv", line) and not re.search("XDG_|LOCALAPPDATA", line)
+    ]
+    assert found == []
+
+
+def test_a_variable_that_is_not_listed_is_refused():
+    with pytest.raises(KeyError, match="SOFTBIAS_NEW"):
+        environment.variable("SOFTBIAS_NEW")
+    with pytest.raises(KeyError, match="SOFTBIAS_NEW"):
+        environment.variables_with({"SOFTBIAS_NEW": "1"})
+
+
+def test_an_empty_variable_counts_as_not_set(monkeypatch):
+    monkeypatch.setenv("SOFTBIAS_DATA", "")
+    assert environment.variable("SOFTBIAS_DATA") is None
+    for value, offline in (("", False), ("0", False), ("1", True)):
+        monkeypatch.setenv("HF_HUB_OFFLINE", value)
+        assert environment.is_offline() is offline
+
+
+def test_what_torch_must_find_is_set_before_torch_is_imported():
+    (name,) = environment.DEFAULTS
+    code = f"import os, sys, softbias; print(os.environ['{name}'], 'torch' in sys.modules)"
+    for given, expected in ((None, "1 False"), ("0", "0 False")):
+        changes = {} if given is None else {name: given}
+        unset = {key: value for key, value in environment.variables_with({}).items() if key != name}
+        done = subprocess.run([sys.executable, "-c", code], env=unset | changes, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == expected
