@@ -15,7 +15,7 @@ def test_a_grid_counts_its_prefix_and_its_patches():
 
 
 def test_places_run_row_by_row():
-    assert Grid(2, 3).places().tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+    assert Grid(2, 3).positions().tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
 
 
 def test_an_offset_is_the_key_minus_the_query():

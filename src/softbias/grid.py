@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from softbias.errors import SoftbiasError
 
@@ -44,15 +45,15 @@ class Grid:
     def with_prefix(self, prefix: int) -> Grid:
         return replace(self, prefix=prefix)
 
-    def places(self) -> Tensor:
+    def positions(self) -> Tensor:
         """(row, column) of every patch.  # (P, 2)"""
         rows, columns = torch.meshgrid(torch.arange(self.height), torch.arange(self.width), indexing="ij")
         return torch.stack([rows.flatten(), columns.flatten()], dim=-1)
 
     def offsets(self) -> Tensor:
         """δ: key position minus query position, as (row, column), for every pair of patches.  # (P, P, 2)"""
-        places = self.places()
-        return places[None, :] - places[:, None]
+        positions = self.positions()
+        return positions[None, :] - positions[:, None]
 
     def axis_offsets(self) -> tuple[Tensor, Tensor]:
         """δ along the rows and along the columns alone.  # (height, height), (width, width)"""
@@ -77,6 +78,12 @@ class Grid:
             raise SoftbiasError(f"{self} has maps of {len(self)} × {len(self)}, but got shape {tuple(attention.shape)}")
         attention = attention[..., self.prefix :, self.prefix :]
         return attention / attention.sum(-1, keepdim=True) if renormalize else attention
+
+    def interpolated(self, values: Tensor, to: Grid) -> Tensor:
+        """Values of the patches for the patches of another grid, bilinear.  # (…, P) -> (…, P')"""
+        image = values.reshape(-1, 1, self.height, self.width).float()
+        resized = interpolate(image, (to.height, to.width), mode="bilinear", align_corners=False, antialias=True)
+        return resized.reshape(*values.shape[:-1], to.patches).to(values.dtype)
 
     def as_image(self, tokens: Tensor) -> Tensor:
         """The patch tokens as a picture.  # (B, N, C) -> (B, C, height, width)"""

@@ -1,12 +1,22 @@
-"""What every attention mechanism shares: how values are read and written, and what it promises.
+"""What every attention mechanism shares: its projections, and all that it says about itself.
 
-Shapes: B images, H heads, N tokens, C channels, D = C / H.
+Probes, explanations, regularizers, `resize` and `convert` know a mechanism by these methods alone, and never by its type. So a
+mechanism from outside the package has them all, and so has the attention of a foreign model (`softbias.models.adapters`).
+
+    attention_map(x)            how much each token takes from each other one
+    attend(q, k, v), mixture(), score_mask()          forms of the map that spare others from building it
+    bias_map(), bias_rows()     what it has learned about positions, as a picture and as numbers
+    resize_state(grid), options_on(grid, options)     the same for another grid
+    projections(), take_projections(…), options_to_replace(…)      weights that move between mechanisms
+    describe(name, options)     its name in tables and on pages
+
+Shapes: B images, H heads, N tokens, P patches, C channels, D = C / H.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, NotRequired, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +27,28 @@ from softbias.grid import Grid
 
 class NoAttentionMapError(SoftbiasError):
     """Asked for the attention map of something that has none."""
+
+
+class ConversionError(SoftbiasError):
+    """Asked for the projections of an attention that does more than they say."""
+
+
+class BiasRow(TypedDict):
+    """One number that a head has learned; with `row` and `column` it belongs to one patch."""
+
+    measure: str
+    unit: str
+    head: int
+    value: float
+    row: NotRequired[int]
+    column: NotRequired[int]
+
+
+class Mixture(NamedTuple):
+    """A = (1 − g) softmax(Q Kᵀ / √D) + g P between patches, with g and P the same for every image; g = 0 if both are None."""
+
+    share: Tensor | None = None  # g (H,)
+    positional: Tensor | None = None  # P (H, P, P)
 
 
 class Attention(nn.Module):
@@ -35,7 +67,13 @@ class Attention(nn.Module):
     """False for mixers that are not attention; their `attention_map` raises NoAttentionMapError."""
 
     rows_sum_to_one: bool = True
-    """Whether each row of the map is a probability distribution."""
+    """Whether each row of the map is a probability distribution; if not, the map may have negative entries."""
+
+    bias_name: ClassVar[str] = ""
+    """What `bias_map` shows, in words for a page: "learned mask"."""
+
+    bias_measures: ClassVar[tuple[str, ...]] = ()
+    """The measures of `bias_rows`, so that nobody computes rows in vain."""
 
     def __init__(self, width: int, heads: int, grid: Grid, *, qkv_bias: bool = True, reads: str = "qkv") -> None:
         super().__init__()
@@ -76,17 +114,17 @@ class Attention(nn.Module):
         Views of one product. They are taken apart along the axis on which they lie in memory, so that backward writes their
         gradients once, side by side; `permute(2, 0, 3, 1, 4).unbind(0)` would write them one after the other, and copy that.
         """
-        return self.apart(self.stacked(x))
+        return self.split_qkv(self.packed_qkv(x))
 
-    def stacked(self, x: Tensor) -> Tensor:
+    def packed_qkv(self, x: Tensor) -> Tensor:
         """The same as one tensor, as kernels take it.  # (B, N, C) -> (B, N, 3, H, D)"""
         self.check_input(x)
         return self.qkv(x).unflatten(-1, (len(self.reads), self.heads, -1))
 
     @staticmethod
-    def apart(stacked: Tensor) -> tuple[Tensor, ...]:
+    def split_qkv(packed: Tensor) -> tuple[Tensor, ...]:
         """# (B, N, 3, H, D) -> 3 × (B, H, N, D)"""
-        return tuple(part.transpose(1, 2) for part in stacked.unbind(2))
+        return tuple(part.transpose(1, 2) for part in packed.unbind(2))
 
     def merge(self, heads: Tensor) -> Tensor:
         """# (B, H, N, D) -> (B, N, C)"""
@@ -102,6 +140,50 @@ class Attention(nn.Module):
                 f"{type(self).__name__} for {self.grid} takes tokens of shape (batch, {len(self.grid)}, {self.width}), "
                 f"but got {tuple(x.shape)}"
             )
+
+    # What it says about itself
+
+    def bias_map(self) -> Tensor | None:
+        """What the mechanism has learned about positions, whatever the image shows; None if nothing.  # (H, P, P)"""
+        return None
+
+    def bias_rows(self) -> list[BiasRow]:
+        """The same as numbers per head: gates, centers, masks."""
+        return []
+
+    def mixture(self) -> Mixture | None:
+        """The shares of content and of position, for a mechanism whose map is such a mixture."""
+        return None
+
+    def score_mask(self) -> Tensor | None:
+        """M, for a mechanism that multiplies its scores by it: A V = apply_scores(Q Kᵀ / √D ⊙ M, V).  # (H, N, N)"""
+        return None
+
+    def apply_scores(self, scores: Tensor, v: Tensor) -> Tensor:
+        """Scores, normalized as the mechanism does it, applied to the values.  # (B, H, N, N), (B, H, N, D) -> (B, H, N, D)"""
+        return scores.softmax(-1) @ v
+
+    @classmethod
+    def describe(cls, name: str, options: Mapping[str, Any]) -> str:
+        """The mechanism, registered as `name`, with these options, in a word or two."""
+        return name
+
+    # Other grids, other mechanisms
+
+    @classmethod
+    def options_on(cls, grid: Grid, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that stand for the same on another grid."""
+        return dict(options)
+
+    def resize_state(self, grid: Grid) -> dict[str, Tensor]:
+        """The state dict of the same mechanism on another grid; what depends on offsets alone stays as it is."""
+        return self.state_dict()
+
+    @classmethod
+    def options_to_replace(cls, source: Attention, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options with which this mechanism takes over the projections of another one."""
+        given = source.projections()
+        return {"qkv_bias": "q.bias" in given or "v.bias" in given, **options}
 
     def init_buffers(self) -> None:
         """Fill the non-persistent buffers, which depend on the grid alone (again after `to_empty`)."""
@@ -128,6 +210,10 @@ class Attention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, grid={self.grid.height}×{self.grid.width}+{self.grid.prefix}"
+
+
+def by_head(rows: list[BiasRow]) -> list[BiasRow]:
+    return sorted(rows, key=lambda row: row["head"])
 
 
 def copy_projection(target: Tensor, name: str, given: dict[str, Tensor]) -> None:

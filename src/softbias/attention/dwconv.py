@@ -11,7 +11,8 @@ computes the weights per place, the dynamic convolution per image, the static on
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, relu
@@ -49,6 +50,10 @@ class DepthwiseConv(Attention):
             self.kernel = nn.Linear(max(1, width // reduction), width * taps)
         else:
             self.mix = nn.Conv2d(width, width, kernel_size, padding=kernel_size // 2, groups=width)
+
+    @classmethod
+    def describe(cls, name: str, options: Mapping[str, Any]) -> str:
+        return f"dynamic {name}" if options.get("dynamic") else name
 
     def attention_map(self, x: Tensor) -> Tensor:
         raise NoAttentionMapError(

@@ -10,9 +10,10 @@ faster (`softbias.kernels.short_seq`).
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from softbias.attention.base import Attention
+from softbias.attention.base import Attention, Mixture
 from softbias.attention.fused import dot_product_attention
 from softbias.kernels.short_seq import few_attention, fits
 
@@ -22,13 +23,19 @@ class Full(Attention):
         q, k, _ = self.project(x)
         return self.scores(q, k).softmax(-1)
 
+    def mixture(self) -> Mixture:
+        return Mixture()
+
+    def score_mask(self) -> Tensor:
+        return torch.ones(self.heads, len(self.grid), len(self.grid), device=self.proj.weight.device)
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return dot_product_attention(q, k, v, scale=self.scale)
 
     def forward(self, x: Tensor) -> Tensor:
         if type(self) is not Full:  # which may project or attend otherwise
             return self.merge(self.attend(*self.project(x)))
-        qkv = self.stacked(x)
+        qkv = self.packed_qkv(x)
         if fits(qkv):
             return self.proj(few_attention(qkv, self.scale).flatten(2))
-        return self.merge(self.attend(*self.apart(qkv)))
+        return self.merge(self.attend(*self.split_qkv(qkv)))

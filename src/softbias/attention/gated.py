@@ -21,15 +21,16 @@ positional term does not see it; rows still sum to one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from softbias.attention.base import Attention, refuse_prefix
+from softbias.attention.base import Attention, BiasRow, Mixture, by_head, refuse_prefix
 from softbias.attention.fused import dot_product_attention
-from softbias.attention.positional import PositionBias
+from softbias.attention.positional import UNITS, PositionBias
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 from softbias.kernels import gated as fused
@@ -37,6 +38,9 @@ from softbias.kernels import gated_short_seq as gated_few
 
 
 class Gated(Attention):
+    bias_name: ClassVar[str] = "positional map"
+    bias_measures: ClassVar[tuple[str, ...]] = ("gate", *UNITS)
+
     def __init__(
         self,
         width: int,
@@ -63,6 +67,20 @@ class Gated(Attention):
         """Values start as the input itself, as in a convolution whose taps pick patches."""
         nn.init.eye_(self.qkv.weight[2 * self.width :])
 
+    def bias_map(self) -> Tensor:
+        return self.place.map()
+
+    def bias_rows(self) -> list[BiasRow]:
+        return by_head(gate_rows(self.gate.sigmoid()) + self.place.rows_of_heads())
+
+    def mixture(self) -> Mixture:
+        return Mixture(self.gate.sigmoid(), self.place.map())
+
+    @classmethod
+    def options_to_replace(cls, source: Attention, options: Mapping[str, Any]) -> dict[str, Any]:
+        content = {"prefix": "content"} if source.grid.prefix else {}
+        return super().options_to_replace(source, content | dict(options))
+
     def shares(self) -> Tensor:
         """g, the share of place, zero in the rows of prefix tokens.  # (H, N, 1) or (H, 1, 1)"""
         share = self.gate.sigmoid()[:, None, None]
@@ -79,11 +97,11 @@ class Gated(Attention):
     def forward(self, x: Tensor) -> Tensor:
         if type(self) is not Gated or self.grid.prefix:  # a subclass may project or attend otherwise
             return self.merge(self.attend(*self.project(x)))
-        qkv = self.stacked(x)
+        qkv = self.packed_qkv(x)
         if self.place.bias is not None and gated_few.fits(qkv):
             place = self.place.weight, self.place.bias, self.gate
             return self.proj(gated_few.gated_few_attention(qkv, *place, self.scale, self.grid.width).flatten(2))
-        return self.merge(self.attend(*self.apart(qkv)))
+        return self.merge(self.attend(*self.split_qkv(qkv)))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         anywhere = dot_product_attention(q, k, v, scale=self.scale)
@@ -96,3 +114,9 @@ class Gated(Attention):
         if self.grid.prefix:
             nearby = pad(nearby, (0, 0, self.grid.prefix, 0))
         return torch.lerp(anywhere, nearby, g)  # anywhere + g (nearby − anywhere)
+
+
+def gate_rows(shares: Tensor) -> list[BiasRow]:
+    """# (H,)"""
+    values = shares.detach().tolist()
+    return [{"measure": "gate", "unit": "share of position", "head": head, "value": g} for head, g in enumerate(values)]

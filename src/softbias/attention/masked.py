@@ -15,22 +15,30 @@ memory. There M is a float32 sum rounded once, also under autocast, where `mask(
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor, nn
 
-from softbias.attention.base import Attention
+from softbias.attention.base import Attention, BiasRow
 from softbias.attention.fused import dot_product_attention
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 from softbias.kernels.masked import fits, masked_attention
-from softbias.kernels.rolling import FITS, ROLLS, fitted_factors, kernel_map, unroll
+from softbias.kernels.rolling import FITS, ROLLS, fit_svd, fitted_factors, kernel_map, roll_back, unroll
 
-RANK = 9  # of a mask, when nobody said another
+RANK = 9
 SMALLEST = 1e-4  # of M⁺
 EPSILON = 1e-8  # beside the Frobenius norm
+UNITS = {"moved": "relative", "kernel_fit": "cosine", "rank": "effective rank", "rank_1%": "rank", "negative": "share"}
+UNITS |= {"reach": "patches", "mask": "weight"}
 
 
 class Masked(Attention):
+    bias_name: ClassVar[str] = "learned mask"
+    bias_measures: ClassVar[tuple[str, ...]] = tuple(UNITS)
+
     def __init__(
         self,
         width: int,
@@ -78,6 +86,54 @@ class Masked(Attention):
         fixed = mask.detach()
         return (fixed.clamp_min(SMALLEST) + (mask - fixed)).log()  # adds an exact zero, so no rounding reaches log(0)
 
+    def bias_map(self) -> Tensor:
+        return self.grid.patches_only(self.mask())
+
+    def bias_rows(self) -> list[BiasRow]:
+        """`mask_measures` of every head, and the mask of the query patch in the middle, a row for every patch."""
+        grid, mask = self.grid, self.mask().detach().float().cpu()  # (H, N, N)
+        rolled = (self.mask_a.mT @ self.mask_b).detach().float().cpu()
+        measures = mask_measures(mask, rolled, self.initial_mask(), kernel_map(grid, self.kernel), grid)
+        rows: list[BiasRow] = [
+            {"measure": name, "unit": UNITS[name], "head": head, "value": value}
+            for name, values in measures.items()
+            for head, value in enumerate(values)
+        ]
+        query = grid.prefix + (grid.height // 2) * grid.width + grid.width // 2
+        for head in range(self.heads):
+            values = mask[head, query, grid.prefix :].tolist()
+            rows += [
+                {"measure": "mask", "unit": UNITS["mask"], "head": head, "row": row, "column": column, "value": value}
+                for (row, column), value in zip(grid.positions().tolist(), values, strict=True)
+            ]
+        return rows
+
+    def initial_mask(self) -> Tensor:
+        """The mask from which every head started.  # (N, N)"""
+        a, b = fitted_factors(self.grid, self.kernel, self.rank, self.fit, self.roll)
+        return unroll(a.mT.float() @ b.float(), self.grid.prefix, self.roll)
+
+    def score_mask(self) -> Tensor | None:
+        return self.mask() if self.norm == "frobenius" else None  # under a softmax the mask is a term of the scores
+
+    @classmethod
+    def options_on(cls, grid: Grid, options: Mapping[str, Any]) -> dict[str, Any]:
+        """A mask cannot have more ranks than the grid has tokens."""
+        fewer = {"rank": len(grid)} if options.get("rank", RANK) > len(grid) else {}
+        return {**options, **fewer}
+
+    def resize_state(self, grid: Grid) -> dict[str, Tensor]:
+        """The mask is interpolated over the queries and over the keys, rolled back and fitted again."""
+        old, prefix, mask = self.grid, self.grid.prefix, self.mask()
+        resized = mask.new_ones(len(mask), len(grid), len(grid))
+        resized[:, :prefix, :prefix] = mask[:, :prefix, :prefix]
+        resized[:, :prefix, prefix:] = old.interpolated(mask[:, :prefix, prefix:], grid)
+        resized[:, prefix:, :prefix] = old.interpolated(mask[:, prefix:, :prefix].mT, grid).mT
+        by_key = old.interpolated(mask[:, prefix:, prefix:], grid)
+        resized[:, prefix:, prefix:] = old.interpolated(by_key.mT, grid).mT
+        a, b = fit_svd(roll_back(resized, prefix, self.roll), min(self.rank, len(grid)))
+        return super().resize_state(grid) | {"mask_a": a, "mask_b": b}
+
     def attention_map(self, x: Tensor) -> Tensor:
         q, k, _ = self.project(x)
         scores = self.scores(q, k)
@@ -89,20 +145,48 @@ class Masked(Attention):
     def forward(self, x: Tensor) -> Tensor:
         if self.norm == "softmax":
             return self.merge(self.attend(*self.project(x)))
-        qkv = self.stacked(x)
+        qkv = self.packed_qkv(x)
         if fits(qkv):
             mixed = masked_attention(qkv, self.mask_a, self.mask_b, self.scale, self.grid.prefix, self.roll)
             return self.proj(mixed.flatten(2))
-        return self.merge(self.attend(*self.apart(qkv)))
+        return self.merge(self.attend(*self.split_qkv(qkv)))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.norm == "softmax":
             return dot_product_attention(q, k, v, self.log_mask().to(q.dtype), scale=self.scale)
-        masked = self.scores(q, k) * self.mask().to(q.dtype)
-        norm = (frobenius(masked) + EPSILON).to(v.dtype).clamp_min(torch.finfo(v.dtype).tiny)  # float16 has no 1e-8
-        return (masked @ v) / norm
+        return self.apply_scores(self.scores(q, k) * self.mask().to(q.dtype), v)
+
+    def apply_scores(self, scores: Tensor, v: Tensor) -> Tensor:
+        if self.norm == "softmax":
+            return super().apply_scores(scores, v)
+        norm = (frobenius(scores) + EPSILON).to(v.dtype).clamp_min(torch.finfo(v.dtype).tiny)  # float16 has no 1e-8
+        return (scores @ v) / norm
 
 
 def frobenius(maps: Tensor) -> Tensor:
     """# (B, H, N, N) -> (B, H, 1, 1)"""
     return torch.linalg.vector_norm(maps, dim=(-2, -1), keepdim=True, dtype=torch.promote_types(maps.dtype, torch.float32))
+
+
+def mask_measures(mask: Tensor, rolled: Tensor, start: Tensor, kernel: Tensor, grid: Grid) -> dict[str, list[float]]:
+    """One number per head for every measure.  # (H, N, N), (H, N, N), (N, N), (N, N)
+
+    moved       ‖M − M₀‖ / ‖M₀‖                       M₀ is the initial mask
+    kernel_fit  ⟨M, K⟩ / ‖M‖ ‖K‖                      cosine with the target kernel K itself, between patches
+    rank        exp(−Σ p log p), p = s / Σ s          effective rank of the rolled W = Aᵀ B, s its singular values (≤ r)
+    rank_1%     the number of s above 1 % of the largest
+    negative    the share of entries below zero
+    reach       Σ |M| ‖δ‖ / Σ |M|                     mean distance that the mask lets through, in patches
+    """
+    patches, target = grid.patches_only(mask), grid.patches_only(kernel)
+    strengths = torch.linalg.svdvals(rolled.double())  # (H, N)
+    parts = strengths / strengths.sum(-1, keepdim=True)
+    weight = patches.abs()
+    return {
+        "moved": (torch.linalg.matrix_norm(mask - start) / torch.linalg.matrix_norm(start)).tolist(),
+        "kernel_fit": torch.cosine_similarity(patches.flatten(1), target.flatten()[None], dim=1).tolist(),
+        "rank": torch.exp(-(parts * parts.clamp_min(1e-30).log()).sum(-1)).tolist(),
+        "rank_1%": (strengths > 0.01 * strengths[:, :1]).sum(-1).tolist(),
+        "negative": (patches < 0).float().mean((-2, -1)).tolist(),
+        "reach": ((weight * grid.distances()).sum((-2, -1)) / weight.sum((-2, -1)).clamp_min(1e-12)).tolist(),
+    }

@@ -18,15 +18,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from softbias.attention.base import Attention, refuse_prefix
+from softbias.attention.base import Attention, BiasRow, refuse_prefix
 from softbias.attention.fused import dot_product_attention
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
+
+UNITS = {"strength": "α", "center_row": "patches", "center_column": "patches", "width": "patches"}
 
 
 class PositionBias(nn.Module):
@@ -43,7 +46,7 @@ class PositionBias(nn.Module):
     ) -> None:
         super().__init__()
         self.grid = grid
-        self.weight = nn.Parameter(place_weights(resolve_centers(heads, centers), strength))
+        self.weight = nn.Parameter(position_weights(resolve_centers(heads, centers), strength))
         self.bias = nn.Parameter(torch.zeros(heads)) if bias else None
         self.register_buffer("rows", torch.empty(grid.height, grid.height), persistent=False)
         self.register_buffer("columns", torch.empty(grid.width, grid.width), persistent=False)
@@ -75,6 +78,14 @@ class PositionBias(nn.Module):
         """softmax(v · r(δ)), straight from the definition.  # (H, P, P)"""
         return self.scores().softmax(-1)
 
+    def rows_of_heads(self) -> list[BiasRow]:
+        """Strength α, center Δ and width of every head's bump: α = −v₃, Δ = v₁₂ / 2α, width = 1 / √(2α).
+
+        The width is the standard deviation of the Gaussian, in patches. Where α ≤ 0 there is no bump, because the head prefers
+        what is far away; center and width are NaN there.
+        """
+        return bump_rows(self.weight)
+
     def forward(self, v: Tensor) -> Tensor:
         """`map()` applied to values, from its factors, which are computed once for all images.  # (B, H, P, D) -> (B, H, P, D)
 
@@ -89,6 +100,18 @@ class PositionBias(nn.Module):
         v = v.unflatten(2, (self.grid.height, self.grid.width))
         v = torch.einsum("hcz,bhrzd->bhrcd", columns, v)
         return torch.einsum("hrz,bhzcd->bhrcd", rows, v).flatten(2, 3)
+
+
+def bump_rows(weight: Tensor) -> list[BiasRow]:
+    """What `PositionBias.rows_of_heads` returns, for weights v of any origin.  # (H, 3)"""
+    found: list[BiasRow] = []
+    for head, (across, down, square) in enumerate(weight.detach().tolist()):
+        strength = -square
+        width = 1 / math.sqrt(2 * strength) if strength > 0 else math.nan
+        center_row, center_column = (side / (2 * strength) if strength > 0 else math.nan for side in (down, across))
+        values = {"strength": strength, "center_row": center_row, "center_column": center_column, "width": width}
+        found += [{"measure": name, "unit": UNITS[name], "head": head, "value": value} for name, value in values.items()]
+    return found
 
 
 def kernel_centers(heads: int, *, rectangular: bool = False) -> Tensor:
@@ -110,7 +133,7 @@ def kernel_centers(heads: int, *, rectangular: bool = False) -> Tensor:
     return torch.stack([down.flatten(), across.flatten()], dim=-1) - middle
 
 
-def place_weights(centers: Tensor, strength: float) -> Tensor:
+def position_weights(centers: Tensor, strength: float) -> Tensor:
     """v for bumps of the given strength α at the given centres Δ.  # (H, 2) -> (H, 3)"""
     rows, columns = centers.to(torch.get_default_dtype()).unbind(-1)
     return strength * torch.stack([2 * columns, 2 * rows, -torch.ones_like(rows)], dim=-1)
@@ -128,6 +151,9 @@ def resolve_centers(heads: int, centers: str | Sequence[Sequence[float]]) -> Ten
 
 
 class Positional(Attention):
+    bias_name: ClassVar[str] = "positional map"
+    bias_measures: ClassVar[tuple[str, ...]] = tuple(UNITS)
+
     def __init__(
         self,
         width: int,
@@ -145,7 +171,13 @@ class Positional(Attention):
         self.content = content
         self.place = PositionBias(heads, grid, strength, centers)
 
-    def place_scores(self) -> Tensor:
+    def bias_map(self) -> Tensor:
+        return self.place.map()
+
+    def bias_rows(self) -> list[BiasRow]:
+        return self.place.rows_of_heads()
+
+    def position_scores(self) -> Tensor:
         """v · r(δ), zero where a prefix token takes part.  # (H, N, N)"""
         return pad(self.place.scores(), (self.grid.prefix, 0, self.grid.prefix, 0))
 
@@ -154,7 +186,7 @@ class Positional(Attention):
             self.check_input(x)
             return self.place.map().to(x.dtype).expand(x.shape[0], -1, -1, -1)
         q, k, _ = self.project(x)
-        return (self.scores(q, k) + self.place_scores()).softmax(-1)
+        return (self.scores(q, k) + self.position_scores()).softmax(-1)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.merge(self.attend(*self.project(x)))
@@ -163,4 +195,4 @@ class Positional(Attention):
         if not self.content:
             return self.place(projected[0])
         q, k, v = projected
-        return dot_product_attention(q, k, v, self.place_scores().to(q.dtype), scale=self.scale)
+        return dot_product_attention(q, k, v, self.position_scores().to(q.dtype), scale=self.scale)

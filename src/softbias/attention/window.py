@@ -15,7 +15,9 @@ exists. Prefix tokens see everything and are seen by everything, at O(N) each.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -102,6 +104,10 @@ class Window(Attention):
         self.register_buffer("tile_mask", mask, persistent=False)
         self.init_buffers()
 
+    @classmethod
+    def describe(cls, name: str, options: Mapping[str, Any]) -> str:
+        return f"{options.get('mode', 'block')}-{name}"
+
     def init_buffers(self) -> None:
         if self.tile_mask is not None:
             rows, columns = self.rows.visible(), self.columns.visible()
@@ -116,7 +122,7 @@ class Window(Attention):
         else:
             cut = torch.tensor([self.grid.height, self.grid.width]) > self.window
             shift = cut * (self.window // 2) if self.mode == "shifted" else 0 * cut
-            block = (self.grid.places() - shift).div(self.window, rounding_mode="floor")
+            block = (self.grid.positions() - shift).div(self.window, rounding_mode="floor")
             patches = (block[None, :] == block[:, None]).all(-1)
         return pad(patches, (self.grid.prefix, 0, self.grid.prefix, 0), value=True)
 

@@ -67,7 +67,7 @@ def fixed_positions(grid: Grid, width: int, kind: str) -> Tensor:
     if kind == "sinusoid_1d":
         patches = sinusoid(torch.arange(grid.patches).float(), width)
     else:
-        rows, columns = grid.places().float().unbind(-1)
+        rows, columns = grid.positions().float().unbind(-1)
         patches = torch.cat([sinusoid(rows, width // 2), sinusoid(columns, width // 2)], dim=-1)
     return torch.cat([torch.zeros(grid.prefix, width), patches])
 

@@ -56,7 +56,7 @@ def illustrations(model: nn.Module | Classifier, data: Source, *, seed: int = 0,
 
 def cells(measure: str, values: torch.Tensor, grid: Grid, head: int | None) -> Rows:
     about = {"measure": measure, "unit": "weight", "layer": None, "head": head}
-    places = grid.places().tolist()
+    places = grid.positions().tolist()
     return [
         {**about, "row": row, "column": column, **exactly(value)}
         for (row, column), value in zip(places, values.tolist(), strict=True)

@@ -57,7 +57,7 @@ def of_layer(attention: Masked, layer: int) -> Rows:
         for head, value in enumerate(values)
     ]
     query = grid.prefix + (grid.height // 2) * grid.width + grid.width // 2
-    places = [(int(row), int(column)) for row, column in grid.places()]
+    places = [(int(row), int(column)) for row, column in grid.positions()]
     for head in range(len(mask)):
         values = mask[head, query, grid.prefix :].tolist()
         rows += [

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from softbias.attention.fused import dot_product_attention
-from softbias.attention.positional import kernel_centers, place_weights
+from softbias.attention.positional import kernel_centers, position_weights
 from softbias.kernels import distance, gated, masked
 from softbias.kernels import gated_short_seq as gated_few
 from softbias.kernels import short_seq as few
@@ -123,7 +123,7 @@ def few_case(images: int, heads: int, tokens: int, channels: int) -> Case:
 def gated_few_case(images: int, heads: int, tokens: int, channels: int) -> Case:
     side, scale = math.isqrt(tokens), channels**-0.5
     qkv = torch.randn(images, tokens, 3, heads, channels, device=DEVICE, dtype=DTYPE)
-    weight = (place_weights(kernel_centers(heads), 1.0) + 0.1 * torch.randn(heads, 3)).to(DEVICE)
+    weight = (position_weights(kernel_centers(heads), 1.0) + 0.1 * torch.randn(heads, 3)).to(DEVICE)
     bias, gate = torch.zeros(heads, device=DEVICE), torch.randn(heads, device=DEVICE)
     inputs = tuple(x.detach().requires_grad_() for x in (qkv, weight, gate))
     weights = torch.randn(images, tokens, heads, channels, device=DEVICE, dtype=DTYPE)
@@ -163,7 +163,7 @@ def gated_case(images: int, heads: int, tokens: int, channels: int) -> Case:
     side = math.isqrt(tokens)
     v = torch.randn(images, tokens, 3, heads, channels, device=DEVICE, dtype=DTYPE).permute(2, 0, 3, 1, 4)[2]
     anywhere = torch.randn(images, tokens, heads, channels, device=DEVICE, dtype=DTYPE).transpose(1, 2)
-    weight = (place_weights(kernel_centers(heads), 1.0) + 0.1 * torch.randn(heads, 3)).to(DEVICE)
+    weight = (position_weights(kernel_centers(heads), 1.0) + 0.1 * torch.randn(heads, 3)).to(DEVICE)
     bias, gate = torch.zeros(heads, device=DEVICE), torch.randn(heads, device=DEVICE)
     inputs = tuple(x.detach().requires_grad_() for x in (anywhere, v, weight, gate))
     weights = torch.randn(images, tokens, heads, channels, device=DEVICE, dtype=DTYPE)
