@@ -35,7 +35,7 @@ main(sys.argv[1:])
 
 def words(out: Path, epochs: int) -> list[str]:
     """A small run of six steps an epoch."""
-    said = ["fit", "fashion", "--fraction", "4", "--model", "convit_nano", "--recipe", "quick", "--recipe.batch-size", "32"]
+    said = ["fit", "fashion", "--fraction", "0.04", "--model", "convit_nano", "--recipe", "quick", "--recipe.batch-size", "32"]
     said += ["--recipe.epochs", str(epochs), "--no-baseline", "--trackers", "none", "--device", "cpu", "--quiet"]
     return [*said, "--out", str(out)]
 

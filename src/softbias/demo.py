@@ -29,7 +29,7 @@ def demo_study(steps: int = STEPS) -> StudySpec:
             Arm("convit_nano", "convit_nano", {"patch_size": 8}),
             Arm("resnet_nano", "resnet_nano", {"stem": "large"}),
         ),
-        fractions=(10.0, 100.0),
+        fractions=(0.1, 1.0),
         seeds=(0, 1),
         recipe=find_recipe("quick").with_overrides({"steps": steps, "lr": 4e-3, "schedule": "one-cycle", "crop": "none"}),
         notes=(

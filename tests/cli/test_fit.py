@@ -18,7 +18,7 @@ from softbias.runs.run import Run
 from softbias.training.loop import StoppedError
 
 SHORT = ("--epochs", "2", "--no-baseline", "--trackers", "none", "--device", "cpu")
-FASHION = ("fit", "fashion", "--fraction", "5", *SHORT, "--epochs", "1", "--model-option", "patch_size=8")
+FASHION = ("fit", "fashion", "--fraction", "0.05", *SHORT, "--epochs", "1", "--model-option", "patch_size=8")
 
 
 def fails(capsys, *arguments) -> str:
@@ -122,7 +122,7 @@ def test_a_training_asked_to_stop_says_how_to_continue(pictures, tmp_path, monke
 def test_a_real_signal_stops_it_and_the_command_it_prints_continues(tmp_path, capsys, no_page):
     """As a user sees it: a process, a signal, an exit status, a line to paste."""
     out = tmp_path / "a run"
-    arguments = ["fit", "fashion", "--fraction", "10", "--recipe.epochs", "12", "--out", str(out), "--trackers", "none"]
+    arguments = ["fit", "fashion", "--fraction", "0.1", "--recipe.epochs", "12", "--out", str(out), "--trackers", "none"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", "softbias", *arguments, "--device", "cpu", "--no-baseline"]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)

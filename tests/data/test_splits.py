@@ -17,6 +17,7 @@ from softbias.data.splits import (
     stratified_split,
     write_manifest,
 )
+from softbias.errors import SoftbiasError
 
 LABELS = np.searchsorted([40, 70, 90, 98], np.arange(1000) * 37 % 100, side="right")  # 400, 300, 200, 80, 20 of each
 
@@ -40,7 +41,7 @@ def test_results_never_change_silently():
     groups = [f"g{index % 90}" for index in range(1000)]
     assert digest(parts["train"], parts["val"], parts["test"]) == "f2a201f8630c0650"
     assert digest(*stratified_split(LABELS, seed=7, groups=groups).values()) == "56f8701fe6525f78"
-    assert digest(nested_fraction(LABELS, np.arange(1000), 10, seed=7)) == "0365542b6f0b151e"
+    assert digest(nested_fraction(LABELS, np.arange(1000), 0.1, seed=7)) == "0365542b6f0b151e"
     assert digest(*(held for _, held in k_fold(LABELS, np.arange(1000), 5, seed=7))) == "dac3155e6bee3c99"
 
 
@@ -122,23 +123,23 @@ def test_a_group_is_the_first_bracket_or_the_whole_match():
 def test_fractions_are_nested_and_do_not_depend_on_which_were_asked_for():
     train = stratified_split(LABELS, seed=0)["train"]
     sizes = (0.1, 1, 5, 10, 25, 30, 50, 99, 100)
-    parts = [set(nested_fraction(LABELS, train, percent, seed=4).tolist()) for percent in sizes]
+    parts = [set(nested_fraction(LABELS, train, percent / 100, seed=4).tolist()) for percent in sizes]
     for smaller, larger in itertools.pairwise(parts):
         assert smaller <= larger
     assert parts[-1] == set(train.tolist())
     assert parts[2] < parts[5]
-    np.testing.assert_array_equal(nested_fraction(LABELS, train[::-1], 25, seed=4), sorted(parts[4]))
+    np.testing.assert_array_equal(nested_fraction(LABELS, train[::-1], 0.25, seed=4), sorted(parts[4]))
 
 
 def test_fractions_are_stratified_with_at_least_one_of_each_class():
     indices = np.arange(1000)
     for percent, label in itertools.product((7, 25, 33), range(5)):
-        part = nested_fraction(LABELS, indices, percent, seed=0)
+        part = nested_fraction(LABELS, indices, percent / 100, seed=0)
         assert abs((LABELS[part] == label).sum() - percent / 100 * (label == LABELS).sum()) <= 0.5
-    assert set(LABELS[nested_fraction(LABELS, indices, 0.01, seed=0)]) == set(range(5))
-    for percent in (0, -5, 101, float("nan")):
-        with pytest.raises(ValueError, match="percent"):
-            nested_fraction(LABELS, indices, percent, seed=0)
+    assert set(LABELS[nested_fraction(LABELS, indices, 0.0001, seed=0)]) == set(range(5))
+    for fraction in (0, -0.05, 1.01, float("nan")):
+        with pytest.raises(SoftbiasError, match="at most 1"):
+            nested_fraction(LABELS, indices, fraction, seed=0)
 
 
 def test_every_index_is_held_out_once_in_folds_of_even_classes():

@@ -72,7 +72,8 @@ def test_a_saved_hugging_face_model_knows_how_its_pictures_are_normalized(vit, t
 @pytest.mark.parametrize("how", [None, "probe"])
 def test_a_hugging_face_model_is_trained_whole_or_at_its_head_alone(vit, tmp_path, how):
     before = create_model(f"hf:{vit}", num_classes=10).state_dict()
-    result = fit("fashion", f"hf:{vit}", "quick", out=tmp_path / "run", fraction=4.0, epochs=1, finetune=how, device="cpu",
+    result = fit("fashion", f"hf:{vit}", "quick", out=tmp_path / "run", train_fraction=0.04, epochs=1, finetune=how,
+                 device="cpu",
                  data_options={"img_size": 32})  # fmt: skip
     after = load(result.path / "model").state_dict()
     same = [torch.equal(tensor, after[name]) for name, tensor in before.items() if "classifier" not in name]
@@ -105,7 +106,7 @@ def test_a_model_of_timm_s_is_trained_and_comes_back(tmp_path):
         "fashion",
         "timm:vit_tiny_patch16_224",
         out=tmp_path / "run",
-        fraction=4.0,
+        train_fraction=0.04,
         epochs=1,
         device="cpu",
         model_options=options,

@@ -15,7 +15,18 @@ import pytest
 
 from softbias.cli import main
 
-WORDS = ["fit", "fashion", "--fraction", "4", "--model", "convit_nano", "--model-option", "patch_size=8", "--recipe", "quick"]
+WORDS = [
+    "fit",
+    "fashion",
+    "--fraction",
+    "0.04",
+    "--model",
+    "convit_nano",
+    "--model-option",
+    "patch_size=8",
+    "--recipe",
+    "quick",
+]
 WORDS += ["--recipe.epochs", "5", "--recipe.batch-size", "32", "--no-baseline", "--trackers", "none", "--device", "cpu"]
 WORDS += ["--quiet", "--keep", "every=2", "--probe-every", "1"]
 PLAIN = """

@@ -39,7 +39,7 @@ def test_three_backbones_are_probed_by_one_method():
 
 def test_a_regularized_run_keeps_its_maps_and_draws_them(tmp_path):
     status = main(
-        ["fit", "fashion", "--model", "arvit_nano", "--recipe", "quick", "--recipe.steps", "2", "--fraction", "4",
+        ["fit", "fashion", "--model", "arvit_nano", "--recipe", "quick", "--recipe.steps", "2", "--fraction", "0.04",
          "--model-option", "patch_size=8", "--regularize", "distance:layer=1", "--regularize", "style:layer=1,region=2",
          "--out", str(tmp_path / "run"), "--quiet", "--no-baseline"]
     )  # fmt: skip
@@ -82,7 +82,7 @@ def test_two_processes_give_the_terms_of_one(tmp_path):
 
     script = (
         "import sys, torch\ntorch.set_num_threads(1)\nfrom softbias.runs.fit import fit\n"
-        'fit("fashion", "arvit_nano", "quick", out=sys.argv[1], fraction=4.0, epochs=2, batch_size=32, accumulate=2,\n'
+        'fit("fashion", "arvit_nano", "quick", out=sys.argv[1], train_fraction=0.04, epochs=2, batch_size=32, accumulate=2,\n'
         '    model_options={"patch_size": 8}, device="cpu", regularize=("distance:layer=1", "style:layer=2"))\n'
     )
     (tmp_path / "train.py").write_text(script)

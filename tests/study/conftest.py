@@ -33,7 +33,7 @@ def little_study(pictures):
     """A function that makes the spec of a small study."""
 
     def make(models: str = "deit_nano,convit_nano", **options: Any) -> StudySpec:
-        given: dict[str, Any] = {"fractions": (50, 100), "seeds": 2, "recipe": "quick", "device": "cpu"} | options
+        given: dict[str, Any] = {"fractions": (0.5, 1), "seeds": 2, "recipe": "quick", "device": "cpu"} | options
         overrides = {**SHORT, **given.pop("overrides", {})}
         return study_for(pictures, arms_from(models), overrides=overrides, **given)
 

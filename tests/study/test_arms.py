@@ -66,11 +66,16 @@ def study(**changes) -> StudySpec:
 
 def test_a_study_survives_being_written_and_read(tmp_path):
     arm = Arm(
-        "p", "arvit_nano", {"patch_size": 8}, pretrain=Pretrain(RECIPES["arvit-pretrain"], fraction=None), finetune="probe"
+        "p",
+        "arvit_nano",
+        {"patch_size": 8},
+        pretrain=Pretrain(RECIPES["arvit-pretrain"], train_fraction=None),
+        finetune="probe",
     )
     spec = study(
-        arms=(*study().arms, arm), fractions=(5, 100), seeds=(3, 1), budget="flops", tune=4, title="T", notes=("a", "b"),
-        published=({"data": "fashion", "arm": "p", "fraction": 5, "metric": "accuracy", "value": 0.5},), store="../shared",
+        arms=(*study().arms, arm), fractions=(0.05, 1), seeds=(3, 1), budget="flops", tune=4, title="T", notes=("a", "b"),
+        published=({"data": "fashion", "arm": "p", "train_fraction": 0.05, "metric": "accuracy", "value": 0.5},),
+        store="../shared",
     )  # fmt: skip
     write_study(spec, tmp_path)
     assert read_study(tmp_path) == spec == read_study(tmp_path / "study.yaml")
@@ -78,9 +83,9 @@ def test_a_study_survives_being_written_and_read(tmp_path):
 
 def test_a_study_by_hand_may_be_short(tmp_path):
     file = tmp_path / "mine.yaml"
-    file.write_text("name: m\ndata: fashion\narms: ['deit_nano@patch_size=8']\nfractions: 10\nseeds: 2\nrecipe: quick\n")
+    file.write_text("name: m\ndata: fashion\narms: ['deit_nano@patch_size=8']\nfractions: 0.1\nseeds: 2\nrecipe: quick\n")
     spec = read_study(file)
-    assert spec.seeds == (0, 1) and spec.fractions == (10.0,) and spec.recipe == RECIPES["quick"] and spec.budget == "steps"
+    assert spec.seeds == (0, 1) and spec.fractions == (0.1,) and spec.recipe == RECIPES["quick"] and spec.budget == "steps"
 
 
 FILES = {
@@ -88,7 +93,8 @@ FILES = {
     "name: x\ndata: fashion\narms: [deit_nano]\nfration: 3": "did you mean 'fractions'?",
     "name: x\ndata: fashion\narms: [{name: a}]": "an arm needs a model",
     "name: x\ndata: fashion\narms: [deit_nano, deit_nano]": "deit_nano stands there twice",
-    "name: x\ndata: fashion\narms: [deit_nano]\nfractions: [0]": "more than 0 and at most 100 percent, but got 0",
+    "name: x\ndata: fashion\narms: [deit_nano]\nfractions: [0]": "more than 0 and at most 1, but is 0",
+    "name: x\ndata: fashion\narms: [deit_nano]\nfractions: [30]": "for 30 % give 0.3",
     "name: x\ndata: fashion\narms: [deit_nano]\nbudget: time": "there is no budget 'time'",
     "name: a/b\ndata: fashion\narms: [deit_nano]": "a study's name is made of letters",
     "- x": "must hold settings by name",
@@ -104,9 +110,9 @@ def test_a_mistake_in_a_file_names_the_file_and_the_mistake(text, tmp_path):
 
 
 def test_a_study_grows_but_does_not_change():
-    larger = extended(study(seeds=(0,)), study(seeds=(0, 1), fractions=(10,), arms=arms_from("resnet_nano")))
+    larger = extended(study(seeds=(0,)), study(seeds=(0, 1), fractions=(0.1,), arms=arms_from("resnet_nano")))
     assert [arm.model for arm in larger.arms] == ["deit_nano", "convit_nano", "resnet_nano"]
-    assert larger.seeds == (0, 1) and larger.fractions == (10.0, 100.0)
+    assert larger.seeds == (0, 1) and larger.fractions == (0.1, 1.0)
     with pytest.raises(ValueError, match=r"recipe was another \(recipe: epochs was 2\.0, is 3\.0"):
         extended(study(), study(recipe=Recipe(epochs=3, betas=(0.8, 0.9))))
     with pytest.raises(ValueError, match=r"budget, data_options was another \(budget was epochs, is steps; data_opt"):
@@ -132,7 +138,7 @@ def test_seeds_are_a_number_or_a_list():
 
 def test_ids_ignore_what_is_as_usual_and_where_things_lie():
     plain = RunSpec("fashion", "deit_nano", Recipe())
-    assert plain.id == RunSpec("fashion", "deit_nano", Recipe(lr=1e-3), fraction=100, data_options={"data_dir": "/x"}).id
+    assert plain.id == RunSpec("fashion", "deit_nano", Recipe(lr=1e-3), train_fraction=1, data_options={"data_dir": "/x"}).id
     assert plain.id == "c1c3d1cf91", "ids of stored runs must never change"
     assert (
         len({plain.id, RunSpec("fashion", "deit_nano", Recipe(lr=2e-3)).id, RunSpec("fashion", "deit_nano", Recipe(), 1).id})

@@ -322,12 +322,12 @@ def test_a_study_may_be_run_otherwise_and_says_so(monkeypatch):
 
     seen = []
     monkeypatch.setattr("softbias.cli.reproduce.run", lambda spec, options, perform: seen.append(spec) or 0)
-    words = ["reproduce", "ibit-depth", "--steps", "70", "--recipe.flip", "0", "--fractions", "10,50", "--seeds", "2"]
+    words = ["reproduce", "ibit-depth", "--steps", "70", "--recipe.flip", "0", "--fractions", "0.1,0.5", "--seeds", "2"]
     assert main(words) == 0
     (spec,) = seen
     assert spec.recipe.steps == 70 and spec.recipe.augmentation.flip == 0
-    assert spec.fractions == (10, 50) and spec.seeds == (0, 1)
-    assert "--fractions 10,50" in spec.notes[-1] and "--steps 70 --flip 0" in spec.notes[-1]
+    assert spec.fractions == (0.1, 0.5) and spec.seeds == (0, 1)
+    assert "--fractions 0.1,0.5" in spec.notes[-1] and "--steps 70 --flip 0" in spec.notes[-1]
 
 
 def test_some_rows_and_columns_of_a_study_can_be_asked_for_by_name(monkeypatch, capsys):

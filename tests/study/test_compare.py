@@ -42,7 +42,7 @@ def test_a_study_grows_and_nothing_runs_twice(little_study, tmp_path):
     before = outcome(out)
     done, display = do(little_study("convit_nano", seeds=1, out=out), out)
     assert display.started == ["convit_nano · 50 % · seed 0", "convit_nano · 100 % · seed 0"]
-    done, display = do(little_study("deit_nano", seeds=2, fractions=100, out=out), out)
+    done, display = do(little_study("deit_nano", seeds=2, fractions=1, out=out), out)
     assert len(display.started) == 4 and all("seed 1" in label for label in display.started)
     after = outcome(out)
     assert len(after) == 8 and all(after[id] == before[id] for id in before)
@@ -62,7 +62,7 @@ def test_a_dry_run_writes_nothing(little_study, tmp_path):
 def test_several_studies_share_a_store(little_study, tmp_path):
     shared = tmp_path / "shared"
     do(little_study("deit_nano", seeds=1, store=shared, out=tmp_path / "a"), tmp_path / "a")
-    do(little_study("resnet_nano", seeds=1, fractions=100, store=shared, out=tmp_path / "c"), tmp_path / "c")
+    do(little_study("resnet_nano", seeds=1, fractions=1, store=shared, out=tmp_path / "c"), tmp_path / "c")
     done, display = do(little_study("deit_nano,convit_nano", seeds=1, store=shared, out=tmp_path / "b"), tmp_path / "b")
     assert all(label.startswith("convit_nano") for label in display.started) and len(display.started) == 2
     assert len(done.frame) == 4 and set(done.frame["arm"]) == {"deit_nano", "convit_nano"}  # not what others left there
@@ -78,7 +78,7 @@ def test_one_failing_run_does_not_stop_the_others_and_is_tried_again(little_stud
         return real(task, store, display)
 
     monkeypatch.setattr(worker, "train_run", fails_once)
-    spec = little_study(fractions=100)
+    spec = little_study(fractions=1)
     done, _ = do(spec, tmp_path)
     ((label, error),) = done.failed
     assert "deit_nano · 100 % · seed 1" in label and error == "RuntimeError: the lamp went out" and len(done.frame) == 3
@@ -121,7 +121,7 @@ def test_runs_that_need_a_failed_one_fail_with_the_reason(little_study, tmp_path
 
 
 def test_a_half_written_run_is_done_again(little_study, tmp_path):
-    spec = little_study("deit_nano", fractions=100)
+    spec = little_study("deit_nano", fractions=1)
     do(spec, tmp_path)
     whole = outcome(tmp_path)
     first, second = sorted(path for path in (tmp_path / "runs").iterdir() if not path.name.startswith("."))
@@ -146,7 +146,14 @@ def test_the_library_returns_a_table_and_names_the_study(pictures, tmp_path, mon
 
 
 def test_a_study_keeps_its_words_and_its_published_numbers_when_an_arm_is_added(little_study, tmp_path):
-    number = {"data": "bright", "arm": "deit_nano", "fraction": 100.0, "metric": "accuracy", "value": 0.9, "note": "table 2"}
+    number = {
+        "data": "bright",
+        "arm": "deit_nano",
+        "train_fraction": 1.0,
+        "metric": "accuracy",
+        "value": 0.9,
+        "note": "table 2",
+    }
     words = {"title": "A title", "question": "Why?", "source": "somebody", "notes": ("so it is",), "published": (number,)}
     write_study(replace(little_study("deit_nano"), **words), tmp_path)
     grown = little_study("convit_nano", out=tmp_path)

@@ -15,10 +15,10 @@ from softbias.study.store import Store
 
 
 def test_the_product_is_planned_and_every_arm_has_the_same_seeds_and_steps(little_study):
-    runs = study_runs(little_study("deit_nano,convit_nano@strength=2", fractions=(25, 50, 100), seeds=2))
+    runs = study_runs(little_study("deit_nano,convit_nano@strength=2", fractions=(0.25, 0.5, 1), seeds=2))
     assert len(runs) == 12 and len({run.id for run in runs}) == 12
     assert {run.spec.recipe.steps for run in runs} == {6}
-    by_arm = {arm: [(r.spec.fraction, r.spec.seed) for r in runs if r.arm == arm] for arm in {run.arm for run in runs}}
+    by_arm = {arm: [(r.spec.train_fraction, r.spec.seed) for r in runs if r.arm == arm] for arm in {run.arm for run in runs}}
     assert len(by_arm) == 2 and len({tuple(cells) for cells in by_arm.values()}) == 1
 
 
@@ -26,8 +26,8 @@ def test_equal_steps_are_those_of_all_the_data_and_warm_up_as_long(little_study)
     spec = little_study(overrides={"steps": None, "epochs": 4, "warmup_epochs": 0.4})
     runs = study_runs(spec)
     assert {run.spec.recipe.steps for run in runs} == {28}  # 4 × (120 // 16)
-    steps = {100.0: 7, 50.0: 3}
-    assert {round(run.spec.recipe.warmup_epochs * steps[run.spec.fraction]) for run in runs} == {2}  # a tenth of 28
+    steps = {1.0: 7, 0.5: 3}
+    assert {round(run.spec.recipe.warmup_epochs * steps[run.spec.train_fraction]) for run in runs} == {2}  # a tenth of 28
 
 
 def test_epochs_as_budget_leave_small_fractions_fewer_steps(little_study):
@@ -75,7 +75,7 @@ def test_the_plan_says_how_long_it_takes(little_study, tmp_path):
 
 
 def test_finished_runs_of_an_arm_are_its_pace(little_study, tmp_path):
-    first, second = study_runs(little_study("deit_nano", fractions=100, overrides={"steps": 1000}))
+    first, second = study_runs(little_study("deit_nano", fractions=1, overrides={"steps": 1000}))
     Run(Store(tmp_path).place(first.spec)).path.mkdir()
     (Store(tmp_path).place(first.spec) / "summary.json").write_text(json.dumps({"seconds": 50.0, "steps": 1000}))
 
@@ -87,14 +87,14 @@ def test_finished_runs_of_an_arm_are_its_pace(little_study, tmp_path):
 
 
 def test_the_baseline_is_expected_once_in_every_process(little_study, tmp_path):
-    runs = study_runs(little_study("deit_nano,convit_nano,resnet_nano@stem=large", seeds=1, fractions=100))
+    runs = study_runs(little_study("deit_nano,convit_nano,resnet_nano@stem=large", seeds=1, fractions=1))
     without = expected([], runs, Store(tmp_path), lambda _: 0.1, 0)
     with_two = expected([], runs, Store(tmp_path), lambda _: 0.1, 2)
     assert [with_two[run.id] > without[run.id] for run in runs] == [True, True, False]
 
 
 def test_runs_wait_for_a_place_and_for_what_they_start_from(little_study):
-    runs = study_runs(little_study("deit_nano", seeds=3, fractions=100))
+    runs = study_runs(little_study("deit_nano", seeds=3, fractions=1))
     seconds = dict.fromkeys((run.id for run in runs), 10.0)
     assert [makespan(runs, seconds, jobs) for jobs in (1, 2, 3, 9)] == [30.0, 20.0, 10.0, 10.0]  # not 15 with two
     chain = study_runs(little_study("arvit_nano@pretrain=arvit-pretrain", seeds=1))
@@ -104,7 +104,7 @@ def test_runs_wait_for_a_place_and_for_what_they_start_from(little_study):
 
 @pytest.mark.slow
 def test_two_processes_are_measured_together(little_study, tmp_path):
-    runs = study_runs(little_study("deit_nano", seeds=2, fractions=100))
+    runs = study_runs(little_study("deit_nano", seeds=2, fractions=1))
     with WorkerPool(Settings(tmp_path, "cpu", jobs=2)) as crew:
         plan = make_plan(runs, Store(tmp_path), device="cpu", crew=crew)
         assert set(plan.seconds) == {run.id for run in runs} and "with 2 at a time" in plan.describe(2)

@@ -59,7 +59,7 @@ def whole(spec, out: Path) -> dict:
 
 
 def test_a_killed_study_ends_as_one_that_was_never_stopped(little_study, tmp_path):
-    spec = little_study("deit_nano,convit_nano", seeds=1, fractions=100, overrides={"steps": 40})
+    spec = little_study("deit_nano,convit_nano", seeds=1, fractions=1, overrides={"steps": 40})
     process = start(spec, tmp_path / "s")
     wait_until(lambda: checkpoints(tmp_path / "s") >= 1, process)
     process.kill()
@@ -70,7 +70,7 @@ def test_a_killed_study_ends_as_one_that_was_never_stopped(little_study, tmp_pat
 
 @pytest.mark.slow
 def test_a_process_that_dies_is_replaced_and_its_run_continues(little_study, tmp_path):
-    spec = little_study("deit_nano", seeds=1, fractions=100, overrides={"steps": 40})
+    spec = little_study("deit_nano", seeds=1, fractions=1, overrides={"steps": 40})
     process = start(spec, tmp_path / "s", jobs=1)
     claims = tmp_path / "s" / "runs" / ".claims"
     wait_until(lambda: owners(claims), process)
@@ -93,7 +93,7 @@ def owners(claims: Path) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_study_asked_to_stop_takes_its_processes_along_and_continues_later(little_study, tmp_path, number):
-    spec = little_study("deit_nano,convit_nano", seeds=1, fractions=100, overrides={"steps": 4000})
+    spec = little_study("deit_nano,convit_nano", seeds=1, fractions=1, overrides={"steps": 4000})
     process = start(spec, tmp_path / "s", jobs=2)
     claims = tmp_path / "s" / "runs" / ".claims"
     wait_until(lambda: len(owners(claims)) == 2 and len(list((tmp_path / "s").glob("runs/*/metrics.jsonl"))) == 2, process)
@@ -109,7 +109,7 @@ def test_a_study_asked_to_stop_takes_its_processes_along_and_continues_later(lit
 @pytest.mark.slow
 def test_workers_of_a_killed_study_save_their_state_and_end(little_study, tmp_path):
     process = start(
-        little_study("deit_nano,convit_nano", seeds=1, fractions=100, overrides={"steps": 4000}), tmp_path / "s", jobs=2
+        little_study("deit_nano,convit_nano", seeds=1, fractions=1, overrides={"steps": 4000}), tmp_path / "s", jobs=2
     )
     claims = tmp_path / "s" / "runs" / ".claims"
     wait_until(lambda: len(owners(claims)) == 2 and checkpoints(tmp_path / "s") >= 2, process)
@@ -122,7 +122,7 @@ def test_workers_of_a_killed_study_save_their_state_and_end(little_study, tmp_pa
 
 @pytest.mark.slow
 def test_two_studies_at_once_in_one_folder_share_the_work(little_study, tmp_path):
-    spec = little_study("deit_nano,convit_nano", fractions=(50, 100), seeds=3, overrides={"steps": 40})
+    spec = little_study("deit_nano,convit_nano", fractions=(0.5, 1), seeds=3, overrides={"steps": 40})
     together = [start(spec, tmp_path / "s"), start(spec, tmp_path / "s")]
     assert [process.wait(400) for process in together] == [0, 0]
     assert outcome(tmp_path / "s") == whole(spec, tmp_path / "never")
@@ -131,7 +131,7 @@ def test_two_studies_at_once_in_one_folder_share_the_work(little_study, tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [0, 2])
 def test_24_runs_killed_three_times_end_bit_for_bit_as_if_never_stopped(little_study, tmp_path, jobs):
-    spec = little_study("deit_nano,convit_nano,resnet_nano", fractions=(50, 100), seeds=4, overrides={"steps": 60})
+    spec = little_study("deit_nano,convit_nano,resnet_nano", fractions=(0.5, 1), seeds=4, overrides={"steps": 60})
     out, chance = tmp_path / "s", random.Random(jobs)
     for kill in range(3):
         process = start(spec, out, jobs)

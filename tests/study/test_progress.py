@@ -21,7 +21,7 @@ def step(display, run, step):
 
 
 def test_the_time_left_follows_what_the_runs_really_take(little_study, clock):
-    runs = study_runs(little_study("deit_nano,convit_nano", fractions=100))
+    runs = study_runs(little_study("deit_nano,convit_nano", fractions=1))
     display = Quiet()
     display.begin(runs, runs, dict.fromkeys((run.id for run in runs), 10.0))
     display.at_once = 2
@@ -45,7 +45,7 @@ def test_the_time_left_follows_what_the_runs_really_take(little_study, clock):
 
 
 def test_a_run_that_continues_is_counted_from_where_it_was_and_a_failed_one_not_at_all(little_study, clock):
-    runs = study_runs(little_study("deit_nano", seeds=3, fractions=100))
+    runs = study_runs(little_study("deit_nano", seeds=3, fractions=1))
     display = Quiet()
     display.begin(runs, runs, dict.fromkeys((run.id for run in runs), 10.0))
     step(display, runs[0], 90)

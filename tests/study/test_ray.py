@@ -41,7 +41,7 @@ def test_without_ray_the_error_says_what_to_install(little_study, tmp_path, monk
 
 
 def test_how_far_a_run_is_stands_in_its_folder(little_study, tmp_path):
-    (run,) = study_runs(little_study("deit_nano", seeds=1, fractions=100, overrides={"steps": 70}))
+    (run,) = study_runs(little_study("deit_nano", seeds=1, fractions=1, overrides={"steps": 70}))
     display, store = Lines(), Store(tmp_path)
     display.begin([run], [run], {run.id: 10.0})
     watch = Watch(display, store)
@@ -81,7 +81,7 @@ def test_a_study_survives_the_loss_of_a_node(little_study, tmp_path, monkeypatch
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("SOFTBIAS_CHECKPOINT_SECONDS", "0.3")
-    spec = little_study("deit_nano", seeds=3, fractions=100, overrides={"steps": 300})
+    spec = little_study("deit_nano", seeds=3, fractions=1, overrides={"steps": 300})
     out = tmp_path / "s"
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:

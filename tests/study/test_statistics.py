@@ -25,7 +25,7 @@ def frame_of(cells, n_test=1000, **changes):
     rows = [
         {
             "run": f"{arm}/{fraction}/{seed}", "id": f"{arm}{fraction}{seed}", "arm": arm, "model": arm, "data": "pets",
-            "fraction": float(fraction), "seed": seed, "objective": "supervised", "n_train": int(50 * fraction),
+            "train_fraction": float(fraction), "seed": seed, "objective": "supervised", "n_train": round(5000 * fraction),
             "n_test": n_test, "accuracy": accuracy, "top5": 0.9, "balanced_accuracy": accuracy, "macro_f1": accuracy,
             "baseline_accuracy": 0.5, "parameters": 1000, "macs": 10, "steps": 5, "epochs": 1.0, "images_per_second": 100.0,
             "seconds": 2.0, "peak_memory": 1, "hardware": "x", "finished": True, **changes,
@@ -211,7 +211,7 @@ def test_too_little_to_fit_gives_no_curve(accuracies):
 
 
 def test_a_summary_names_both_sources_of_chance():
-    frame = frame_of({("a", 10): [0.70, 0.72, 0.74], ("b", 10): [0.5, None, None]})
+    frame = frame_of({("a", 0.1): [0.70, 0.72, 0.74], ("b", 0.1): [0.5, None, None]})
     table = summarize(frame).set_index("arm")
     assert table.loc["a", "accuracy"] == pytest.approx(0.72) and table.loc["a", "n"] == 3
     assert tuple(table.loc["a", ["seeds_low", "seeds_high"]]) == pytest.approx(t_interval([0.70, 0.72, 0.74]))
@@ -219,20 +219,20 @@ def test_a_summary_names_both_sources_of_chance():
     assert (
         np.isnan(table.loc["b", "seeds_low"]) and table.loc["b", "images_high"] > 0.5 and np.isnan(table.loc["a", "boot_low"])
     )
-    many = summarize(frame_of({("a", 10): list(np.linspace(0.6, 0.7, 12))}))
+    many = summarize(frame_of({("a", 0.1): list(np.linspace(0.6, 0.7, 12))}))
     assert many["boot_low"].notna().all()
 
 
 def test_rotation_runs_and_runs_without_a_score_are_not_compared():
     frame = pd.concat([
-        frame_of({("a", 10): [0.7]}), frame_of({("pre", 10): [0.9]}, objective="rotation"), frame_of({("c", 10): [np.nan]}),
-        frame_of({("a", 10): [0.8]}),
+        frame_of({("a", 0.1): [0.7]}), frame_of({("pre", 0.1): [0.9]}, objective="rotation"), frame_of({("c", 0.1): [np.nan]}),
+        frame_of({("a", 0.1): [0.8]}),
     ])  # fmt: skip
     assert prepare(frame)[["arm", "accuracy"]].to_numpy().tolist() == [["a", 0.8]]  # the later of two runs of one cell
 
 
 def test_differences_are_paired_by_seed_and_corrected_over_the_whole_table():
-    cells = {("a", 10): [0.50, 0.60, 0.70], ("b", 10): [0.52, 0.625, 0.718], ("c", 10): [0.1, 0.9, None]}
+    cells = {("a", 0.1): [0.50, 0.60, 0.70], ("b", 0.1): [0.52, 0.625, 0.718], ("c", 0.1): [0.1, 0.9, None]}
     table = compare_arms(frame_of(cells), correct=without_pictures).set_index(["arm", "other"])
     row = table.loc["b", "a"]
     expected = stats.ttest_rel([0.52, 0.625, 0.718], [0.50, 0.60, 0.70])
@@ -243,14 +243,14 @@ def test_differences_are_paired_by_seed_and_corrected_over_the_whole_table():
 
 
 def test_the_relative_gap_is_that_of_the_convit_table():
-    frame = frame_of({("deit", 5): [0.348], ("convit", 5): [0.478]})
+    frame = frame_of({("deit", 0.05): [0.348], ("convit", 0.05): [0.478]})
     assert compare_arms(frame, correct=without_pictures)["relative"][0] == pytest.approx(0.37, abs=0.005)  # "37 %"
 
 
 def test_with_many_arms_each_is_compared_with_the_first():
-    frame = frame_of({(f"arm{i}", 10): [0.5 + i / 100, 0.6] for i in range(8)})
+    frame = frame_of({(f"arm{i}", 0.1): [0.5 + i / 100, 0.6] for i in range(8)})
     assert len(compare_arms(frame, correct=without_pictures)) == 7
-    chosen = compare_arms(frame_of({(n, 10): [0.5, 0.6] for n in "abc"}), reference="c", correct=without_pictures)
+    chosen = compare_arms(frame_of({(n, 0.1): [0.5, 0.6] for n in "abc"}), reference="c", correct=without_pictures)
     assert list(chosen["other"]) == ["c", "c"]
     with pytest.raises(ValueError, match="there is no arm 'd'"):
         compare_arms(frame, reference="d")
@@ -265,7 +265,7 @@ def test_pictures_decide_with_the_seeds(tmp_path):
             right = np.roll(right, 350)  # right about other pictures
         return np.arange(1000), right
 
-    cells = {(arm, 10): [(base + seed) / 1000 for seed in range(4)] for arm, base in (("a", 700), ("b", 720), ("c", 900))}
+    cells = {(arm, 0.1): [(base + seed) / 1000 for seed in range(4)] for arm, base in (("a", 700), ("b", 720), ("c", 900))}
     table = compare_arms(frame_of(cells), correct=correct).set_index(["arm", "other"])
     assert table.loc[("b", "a"), "p_holm"] < 0.001 and not table.loc[("b", "a"), "shown"]  # seeds agree; the pictures are few
     assert table.loc[("b", "a"), "images_low"] < 0 < table.loc[("b", "a"), "images_high"]
@@ -276,7 +276,7 @@ def test_runs_tested_on_other_pictures_get_no_interval_over_pictures():
     def correct(run):
         return np.arange(10) + (run[0] == "b"), np.ones(10, bool)
 
-    table = compare_arms(frame_of({("a", 10): [0.5], ("b", 10): [0.6]}), correct=correct)
+    table = compare_arms(frame_of({("a", 0.1): [0.5], ("b", 0.1): [0.6]}), correct=correct)
     assert np.isnan(table["images_low"][0]) and table["n_images"][0] == 0
 
 
@@ -285,13 +285,13 @@ def says(cells):
 
 
 def test_with_one_seed_nothing_is_claimed():
-    found = says({("a", 10): [0.1], ("b", 10): [0.9], ("a", 100): [0.2], ("b", 100): [0.95]})
+    found = says({("a", 0.1): [0.1], ("b", 0.1): [0.9], ("a", 1): [0.2], ("b", 1): [0.95]})
     assert found.text == "One seed per model: nothing is claimed. Add seeds to compare them." and not found.shown
     assert found.more == () and "a" not in found.text.split()
 
 
 def test_with_two_seeds_a_difference_is_stated_but_never_shown():
-    found = says({("a", 10): [0.500, 0.600], ("b", 10): [0.600, 0.702]})  # p = 0.006
+    found = says({("a", 0.1): [0.500, 0.600], ("b", 0.1): [0.600, 0.702]})  # p = 0.006
     assert "2 seeds are too few to show one" in found.text and not found.shown
     assert "b was 10.1 ± 1.3 points ahead of a over 2 seeds: too few seeds to call it shown" in found.more[0]
 
@@ -299,10 +299,10 @@ def test_with_two_seeds_a_difference_is_stated_but_never_shown():
 def test_a_difference_that_holds_is_the_headline():
     found = says(
         {
-            ("a", 10): [0.50, 0.52, 0.51],
-            ("b", 10): [0.60, 0.621, 0.609],
-            ("a", 100): [0.7, 0.6, 0.8],
-            ("b", 100): [0.6, 0.8, 0.7],
+            ("a", 0.1): [0.50, 0.52, 0.51],
+            ("b", 0.1): [0.60, 0.621, 0.609],
+            ("a", 1): [0.7, 0.6, 0.8],
+            ("b", 1): [0.6, 0.8, 0.7],
         }
     )
     assert found.shown and found.text.startswith(
@@ -312,25 +312,25 @@ def test_a_difference_that_holds_is_the_headline():
 
 
 def test_without_a_difference_the_headline_says_how_large_one_would_have_to_be():
-    found = says({("a", 10): [0.50, 0.60, 0.55], ("b", 10): [0.58, 0.52, 0.57]})
+    found = says({("a", 0.1): [0.50, 0.60, 0.55], ("b", 0.1): [0.58, 0.52, 0.57]})
     assert "No difference between a and b could be shown with 3 seeds." in found.text and not found.shown
     assert "points or more would probably have been found" in found.text
 
 
 def test_one_arm_or_no_shared_seed_is_nothing_to_compare():
-    assert "nothing to compare" in says({("a", 10): [0.5, 0.6]}).text
-    assert "share no seed" in says({("a", 10): [0.5, None], ("b", 10): [None, 0.6]}).text
+    assert "nothing to compare" in says({("a", 0.1): [0.5, 0.6]}).text
+    assert "share no seed" in says({("a", 0.1): [0.5, None], ("b", 0.1): [None, 0.6]}).text
 
 
 def test_how_much_data_the_weaker_arm_needs():
-    cells = {("a", 10): [0.50, 0.51], ("a", 100): [0.70, 0.71], ("b", 10): [0.60, 0.61], ("b", 100): [0.80, 0.81]}
+    cells = {("a", 0.1): [0.50, 0.51], ("a", 1): [0.70, 0.71], ("b", 0.1): [0.60, 0.61], ("b", 1): [0.80, 0.81]}
     frame = frame_of(cells)
     table = matching_data(frame, compare_arms(frame, correct=without_pictures))
-    assert len(table) == 1 and table["arm"][0] == "b" and table["needed"][0] == pytest.approx(10**1.5)
-    assert table["low"][0] < 10**1.5 < table["high"][0]
+    assert len(table) == 1 and table["arm"][0] == "b" and table["needed"][0] == pytest.approx(10**-0.5)
+    assert table["low"][0] < 10**-0.5 < table["high"][0]
 
 
 def test_curves_are_fitted_per_arm():
-    cells = {("a", size): [1 - 1.5 * (50 * size) ** -0.2 + 0.001 * s for s in range(2)] for size in (10, 30, 100)}
-    assert list(curve_fits(frame_of(cells | {("b", 10): [0.5, 0.6]}))) == [("pets", "a")]
+    cells = {("a", size): [1 - 1.5 * (5000 * size) ** -0.2 + 0.001 * s for s in range(2)] for size in (0.1, 0.3, 1)}
+    assert list(curve_fits(frame_of(cells | {("b", 0.1): [0.5, 0.6]}))) == [("pets", "a")]
     assert curve_fits(frame_of(cells))["pets", "a"].b == pytest.approx(0.2, abs=0.02)

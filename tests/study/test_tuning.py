@@ -17,7 +17,7 @@ from softbias.study.tuning import VALIDATION, tune
 
 def test_every_arm_has_as_many_trials_none_sees_the_test_pictures_and_the_choice_is_used(little_study, tmp_path):
     pytest.importorskip("optuna")
-    spec = little_study("deit_nano,convit_nano", seeds=1, fractions=100, tune=2)
+    spec = little_study("deit_nano,convit_nano", seeds=1, fractions=1, tune=2)
     done = run_study(spec, tmp_path, device="cpu", report=False, baseline=False)
     record = json.loads((tmp_path / "tuning.json").read_text())
     assert (
@@ -47,7 +47,7 @@ def test_every_arm_has_as_many_trials_none_sees_the_test_pictures_and_the_choice
 def test_trials_and_study_share_their_pretrainings(little_study, tmp_path, monkeypatch):
     pytest.importorskip("optuna")
     arms = "arvit_nano@pretrain=arvit-pretrain@finetune=probe@name=probe,arvit_nano@pretrain=arvit-pretrain@name=full"
-    spec = little_study(arms, seeds=2, fractions=100, tune=2, overrides={"steps": 2})
+    spec = little_study(arms, seeds=2, fractions=1, tune=2, overrides={"steps": 2})
     short = {"steps": 2, "batch_size": 8}
     recipes = [replace(arm.pretrain, recipe=arm.pretrain.recipe.with_overrides(short)) for arm in spec.arms]
     spec = replace(spec, arms=tuple(replace(arm, pretrain=before) for arm, before in zip(spec.arms, recipes, strict=True)))

@@ -11,7 +11,8 @@ SCRIPT = """
 import sys, torch
 torch.set_num_threads(1)
 from softbias.runs.fit import fit
-fit("fashion", "convit_nano", "small", out=sys.argv[1], fraction=4.0, epochs=3, batch_size=32, drop_path=0.0, accumulate=2,
+fit("fashion", "convit_nano", "small", out=sys.argv[1], train_fraction=0.04, epochs=3, batch_size=32, drop_path=0.0,
+    accumulate=2,
     model_options={"patch_size": 8}, device="cpu")
 """
 
@@ -25,7 +26,7 @@ from softbias.runs.run import RunSpec
 rank = int(os.environ["RANK"])
 loop.seconds_per_step = lambda plan: 0.01 * (1 + 2 * rank)  # a process that rehearses faster than the other
 recipe = RECIPES["quick"].with_overrides({"epochs": 50, "batch_size": 32})
-spec = RunSpec("fashion", "deit_nano", recipe, fraction=4.0, model_options={"patch_size": 8})
+spec = RunSpec("fashion", "deit_nano", recipe, train_fraction=0.04, model_options={"patch_size": 8})
 print("steps", run_fit(spec, sys.argv[1], minutes=0.02, device="cpu", baseline=False).summary["steps"])
 """
 

@@ -29,7 +29,7 @@ PROBABILITIES = np.array([
 FILES = ("train/cat/1.png", "train/owl/2.png", *(f"test/photo {i}.jpg" for i in range(6)))
 BASELINE = {"name": "logistic regression on raw pixels (C=0.03)", "accuracy": 0.9, "accuracy_interval": [0.815, 0.948]}
 SUMMARY = {
-    "status": "finished", "id": "0123456789", "data": "pets", "model": "convit_nano", "seed": 3, "fraction": 25.0,
+    "status": "finished", "id": "0123456789", "data": "pets", "model": "convit_nano", "seed": 3, "train_fraction": 0.25,
     "objective": "supervised", "parameters": 213446, "pictures": {"train": 400, "val": 40}, "img_size": [8, 8],
     "steps": 1200, "epochs": 3.0, "seconds": 122.7, "images_per_second": 1043.4, "best_epoch": 2,
     "validation_accuracy": 0.725, "class_weights": True, "peak_memory": 3 * 2**29, "notes": ["the split was made"],

@@ -21,10 +21,10 @@ def test_uneven_classes_get_weights_and_even_ones_none():
 
 def test_the_test_split_takes_part_in_no_choice(little):
     data = little(300)
-    split = split_up(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.2), fraction=50))
+    split = split_up(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.2), train_fraction=0.5))
     assert not set(split.test) & (set(split.train) | set(split.val)) and set(split.test) == set(data.splits["test"])
-    smaller = split_up(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.0), fraction=25))
-    larger = split_up(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.0), fraction=50))
+    smaller = split_up(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.0), train_fraction=0.25))
+    larger = split_up(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.0), train_fraction=0.5))
     assert set(smaller.train) < set(larger.train)
 
 

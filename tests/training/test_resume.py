@@ -20,7 +20,7 @@ from softbias.training import loop
 from softbias.training.loop import StoppedError
 loop.CHECKPOINT_SECONDS, loop.MIDDLE_SECONDS = 0.0, {every}
 try:
-    fit("fashion", "convit_nano", "small", out=sys.argv[1], resume=True, fraction=6.0, epochs=5, batch_size=32,
+    fit("fashion", "convit_nano", "small", out=sys.argv[1], resume=True, train_fraction=0.06, epochs=5, batch_size=32,
         model_options={{"patch_size": 8}}, device="cpu")
 except StoppedError as stop:
     sys.exit(128 + stop.signal)

@@ -71,8 +71,8 @@ def test_divergence_stops_with_step_rate_and_advice(train, tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"fraction": 0}, "at most 100 percent, but fraction=0"),
-        ({"fraction": 1000}, "at most 100 percent, but fraction=1000"),
+        ({"train_fraction": 0}, "more than 0 and at most 1, but is 0"),
+        ({"train_fraction": 10}, "for 10 % give 0.1"),
         ({"finetune": "head"}, "no way to fine-tune 'head'; the choices are full, probe"),
     ],
 )

@@ -18,7 +18,7 @@ def compare(options: Annotated[CompareOptions, arg(name="")], *, given: Annotate
     command again; or add a model, a fraction, a seed or a set, and only what is new is run. The exit status is 1 where a run
     failed, which does not stop the others.
 
-      softbias compare my_pictures --models deit_nano,convit_nano,resnet_nano --fractions 10,100 --seeds 3
+      softbias compare my_pictures --models deit_nano,convit_nano,resnet_nano --fractions 0.1,1 --seeds 3
       softbias compare cifar10 --models 'deit_tiny,deit_tiny@regularize=distance:layer=2,weight=0.01' --jobs 2
     """
     if not options.data:

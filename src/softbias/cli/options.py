@@ -37,7 +37,9 @@ class TrainingOptions:
         ),
     ] = None
     seed: Annotated[int | None, flag("N", "Of weights, order and augmentation; 0 if not given.")] = None
-    fraction: Annotated[float | None, flag("PERCENT", "Of the training pictures; nested, the same of each class.")] = None
+    fraction: Annotated[
+        float | None, flag("SHARE", "Of the training pictures, such as 0.1; nested, the same of each class.")
+    ] = None
     out: Annotated[Path | None, flag("FOLDER", "Where the run goes; runs/<data>-<model>-<id> if not given.")] = None
     resume: Annotated[
         bool, switch("Continue a run that was stopped; starts one where there is none, and leaves a finished one alone.")

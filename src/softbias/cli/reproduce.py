@@ -32,7 +32,7 @@ class ReproduceOptions(ExecutionOptions):
     ] = None
     data: Annotated[str | None, flag("SETS", "Some of its sets, separated by commas; all if not given.")] = None
     seeds: Annotated[str | None, flag("N", "How many seeds (3), or which (0,1,5); the study's own if not given.")] = None
-    fractions: Annotated[str | None, flag("PERCENTS", "Of the training pictures; the study's own if not given.")] = None
+    fractions: Annotated[str | None, flag("SHARES", "Of the training pictures; the study's own if not given.")] = None
     data_dir: Annotated[Path | None, flag("FOLDER", "Where named sets lie; $SOFTBIAS_DATA if not given.")] = None
 
 
@@ -114,13 +114,13 @@ def described(one: NamedStudy) -> list[str]:
     ]
     for scale in ("smoke", "small", "paper"):
         spec = one.build(scale)
-        seeds, fractions = len(spec.seeds), ", ".join(f"{fraction:g}" for fraction in spec.fractions)
+        seeds, fractions = len(spec.seeds), ", ".join(f"{100 * fraction:g}" for fraction in spec.fractions)
         runs = f"{len(spec.data) * len(spec.arms) * len(spec.fractions) * seeds} runs"
         before = len([arm for arm in spec.arms if arm.pretrain]) * seeds
         runs += f" and {before} pre-trainings" if before else ""
         parts = (", ".join(spec.data), f"{len(spec.arms)} arms", f"{fractions} %", f"{seeds} seed{'s' * (seeds > 1)}", runs)
         lines.append(f"{scale}: {' · '.join(parts)}")
     for row in (*one.published, *one.beside):
-        what = f"{row['data']:11} {row['arm']:26} {row['fraction']:5g} %  {row['metric']:20}"
+        what = f"{row['data']:11} {row['arm']:26} {100 * row['train_fraction']:5g} %  {row['metric']:20}"
         lines.append(f"  {what} {row['value']:7g}   {row['note']}")
     return lines

@@ -14,6 +14,7 @@ from tyro.conf import Positional
 
 from softbias.cli.parsing import flag
 from softbias.errors import SoftbiasError
+from softbias.pages.format import share
 from softbias.runs.automatic import count
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def runs(
         json: Print JSON instead of a table.
     """
     rows = [row for row in all_rows(places) if wanted(row, data=data, model=model, arm=arm, status=status)]
-    rows.sort(key=lambda row: (row["data"], row["arm"], row["fraction"], row["seed"]))
+    rows.sort(key=lambda row: (row["data"], row["arm"], row["train_fraction"], row["seed"]))
     if json:
         print(json_module.dumps(rows, indent=1))
         return
@@ -63,13 +64,22 @@ def runs(
     terminal = sys.stdout.isatty()
     for column in ("id", "status", "data", "arm"):
         table.add_column(column, no_wrap=column != "arm" or not terminal)
-    for column in ("fraction", "seed", "accuracy", "minutes"):
+    for column in ("train_fraction", "seed", "accuracy", "minutes"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("run", overflow="fold")
     for row in rows:
         accuracy = "" if row["accuracy"] is None else f"{row['accuracy']:.1%}"
         minutes = "" if row["seconds"] is None else f"{row['seconds'] / 60:.1f}"
-        cells = (row["id"], row["status"], row["data"], row["arm"], f"{row['fraction']:g} %", row["seed"], accuracy, minutes)
+        cells = (
+            row["id"],
+            row["status"],
+            row["data"],
+            row["arm"],
+            share(row["train_fraction"]),
+            row["seed"],
+            accuracy,
+            minutes,
+        )
         table.add_row(*map(str, cells), row["run"])
     Console(width=None if terminal else WIDE).print(table)
     for row in rows:
@@ -103,7 +113,11 @@ def all_rows(places: Sequence[Path]) -> list[dict[str, Any]]:
             "data": spec.data,
             "model": spec.model,
         }
-        row |= {"arm": ((read_plan(place) or {}).get(spec.id) or {}).get("arm"), "fraction": spec.fraction, "seed": spec.seed}
+        row |= {
+            "arm": ((read_plan(place) or {}).get(spec.id) or {}).get("arm"),
+            "train_fraction": spec.train_fraction,
+            "seed": spec.seed,
+        }
         row |= {"accuracy": finished.get("accuracy"), "seconds": finished.get("seconds"), "run": str(folder)}
         row["error"] = read_json(folder / FAILURE).get("error")
         found[folder.absolute()] = row

@@ -48,7 +48,7 @@ class CompareOptions(ExecutionOptions):
             "ARMS", "Models, separated by commas, each with its own settings after @: deit_tiny,convit_tiny@strength=2@lr=1e-3."
         ),
     ] = ""
-    fractions: Annotated[str, flag("PERCENTS", "Of the training pictures, such as 5,10,30,100; 100 if not given.")] = "100"
+    fractions: Annotated[str, flag("SHARES", "Of the training pictures, such as 0.1,0.3,1; 1 (all) if not given.")] = "1"
     seeds: Annotated[str, flag("N", "How many seeds (3), or which (0,1,5); 3 if not given.")] = "3"
     recipe: Annotated[
         str | None,

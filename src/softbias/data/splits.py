@@ -117,15 +117,16 @@ def group_of(paths: Sequence[str], pattern: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def nested_fraction(labels: ArrayLike, indices: ArrayLike, percent: float, seed: int) -> Indices:
-    """That percentage of the indices, class by class, at least one of each; a smaller part lies inside a larger one."""
-    if not 0 < percent <= 100:
-        raise SoftbiasError(f"a fraction is more than 0 and at most 100 percent, but got {percent}")
+def nested_fraction(labels: ArrayLike, indices: ArrayLike, fraction: float, seed: int) -> Indices:
+    """That share of the indices, class by class, at least one of each; a smaller part lies inside a larger one."""
+    if not 0 < fraction <= 1:
+        raise SoftbiasError(f"a fraction is a share, more than 0 and at most 1, but got {fraction}")
     labels, chosen = np.asarray(labels, dtype=np.int64), np.unique(np.asarray(indices, dtype=np.int64))
     parts = [np.empty(0, np.int64)]
     for label in np.unique(labels[chosen]):
         members = chosen[labels[chosen] == label]
-        count = max(1, math.floor(len(members) * percent / 100 + 0.5))
+        exact = round(len(members) * fraction, 6)  # 50 · 0.29 is 14.499999999999998 in binary, and 14.5 to the user
+        count = max(1, math.floor(exact + 0.5))
         parts.append(members[_order(len(members), seed, "fraction", int(label))[:count]])
     return np.sort(np.concatenate(parts))
 

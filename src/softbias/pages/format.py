@@ -13,6 +13,14 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
 
+def share(fraction: float) -> str:
+    """
+    >>> share(0.1), share(0.29), share(0.0125)
+    ('10 %', '29 %', '1.25 %')
+    """
+    return f"{100 * fraction:g} %"
+
+
 def interval(edges: Sequence[float]) -> str:
     """
     >>> interval([0.43329, 0.49499])

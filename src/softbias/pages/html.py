@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from softbias.pages.format import interval, percent
+from softbias.pages.format import interval, percent, share
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -22,7 +22,7 @@ def environment() -> Environment:
     made = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"percent": percent, "interval": interval}
+    made.filters |= {"percent": percent, "interval": interval, "share": share}
     return made
 
 

@@ -64,7 +64,7 @@ def finish(
         "data": spec.data,
         "model": spec.model,
         "seed": spec.seed,
-        "fraction": spec.fraction,
+        "train_fraction": spec.train_fraction,
         "objective": spec.recipe.objective,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "macs": count_macs(model, 3, *data.img_size),

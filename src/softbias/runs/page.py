@@ -20,7 +20,7 @@ from PIL import Image
 from softbias.data.dataset import Dataset
 from softbias.errors import SoftbiasError
 from softbias.files import write_text
-from softbias.pages.format import duration, memory, percent
+from softbias.pages.format import duration, memory, percent, share
 from softbias.pages.html import template
 from softbias.runs.charts import DPI, PAPER_INK_RIGHT_WRONG, confusions, curves, draw_confusion, reliability
 from softbias.runs.galleries import Predictions, data_uri, galleries
@@ -106,7 +106,7 @@ def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tu
     if summary.get("test"):
         counts["test"] = summary["test"]["n"] // (4 if summary["objective"] == "rotation" else 1)
     size = " × ".join(map(str, summary["img_size"]))
-    part = f", {summary['fraction']:g} % of the training pictures" if summary["fraction"] < 100 else ""
+    part = f", {share(summary['train_fraction'])} of the training pictures" if summary["train_fraction"] < 1 else ""
     weighted = ", classes weighted because their sizes differ" if summary.get("class_weights") else ""
     rows = [
         ("Model", f"{summary['model']}, {summary['parameters']:,} parameters"),

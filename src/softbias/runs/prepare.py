@@ -22,6 +22,7 @@ from softbias.models import create_model
 from softbias.models.resize import resize
 from softbias.models.storage import load
 from softbias.models.weights import load_weights
+from softbias.pages.format import share
 from softbias.regularizers import parse_requests
 from softbias.regularizers.attach import find_sites
 from softbias.runs.run import Run, RunSpec
@@ -62,9 +63,9 @@ class Split:
 def split_up(data: Dataset, spec: RunSpec) -> Split:
     """Training, validation and test pictures; the test pictures take part in no choice."""
     train, notes = data.splits["train"], []
-    if spec.fraction < 100:
-        train = nested_fraction(data.labels, train, spec.fraction, seed=0)
-        notes.append(f"{len(train):,} training pictures, {spec.fraction:g} % of each class")
+    if spec.train_fraction < 1:
+        train = nested_fraction(data.labels, train, spec.train_fraction, seed=0)
+        notes.append(f"{len(train):,} training pictures, {share(spec.train_fraction)} of each class")
     val = data.splits.get("val")
     if val is None and spec.recipe.val_fraction and len(train) >= 20:
         parts = stratified_split(data.labels[train], {"val": spec.recipe.val_fraction}, seed=spec.seed)

@@ -81,7 +81,7 @@ def settle(options: TrainingOptions, command: str) -> Wish:
         settled={
             "data": str(data),
             "seed": options.seed if options.seed is not None else given.get("seed", 0),
-            "fraction": options.fraction if options.fraction is not None else given.get("fraction", 100.0),
+            "train_fraction": options.fraction if options.fraction is not None else given.get("train_fraction", 1.0),
             "data_options": {**given.get("data_options", {}), **asked},
             "pretrained": pretrained,
             "weights": weights,
@@ -128,7 +128,7 @@ def complete(
     estimate."""
     import torch
 
-    n_train = max(1, round(len(data.splits["train"]) * wish.settled["fraction"] / 100))
+    n_train = max(1, round(len(data.splits["train"]) * wish.settled["train_fraction"]))
     choice = automatic.choose(n_train, data.img_size, device, torch.get_num_threads(), objective=wish.objective)
     model, options = wish.model or choice.model, wish.model_options
     if wish.model is None or (wish.model == choice.model and wish.objective == "rotation" and not wish.settled["source"]):

@@ -41,7 +41,7 @@ class RunSpec:
 
     data            a named set, a folder, a CSV file or arrays
     data_options    img_size, resize_mode, group_by, skip_broken, … as the reader was asked
-    fraction        percent of the training pictures, nested and stratified
+    train_fraction  share of the training pictures, more than 0 and at most 1; nested and stratified
     model_options   overrides of the model's spec
     source          the run whose model is fine-tuned, with `finetune` "probe" (head only) or "full": its folder, or
                     "run:<id>" for one in the same store, so that the id of this run does not depend on where they lie
@@ -51,7 +51,7 @@ class RunSpec:
     model: str
     recipe: Recipe
     seed: int = 0
-    fraction: float = 100.0
+    train_fraction: float = 1.0
     data_options: Mapping[str, Any] = field(default_factory=dict)
     model_options: Mapping[str, Any] = field(default_factory=dict)
     pretrained: bool = False
@@ -60,9 +60,7 @@ class RunSpec:
     finetune: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fraction", float(self.fraction))  # 10 and 10.0 are the same run
-        if not 0 < self.fraction <= 100:
-            raise SoftbiasError(f"fraction is more than 0 and at most 100 percent, but fraction={self.fraction:g}")
+        object.__setattr__(self, "train_fraction", checked_fraction(self.train_fraction))  # 1 and 1.0 are the same run
         if self.finetune not in (None, "probe", "full"):
             raise unknown_name("way to fine-tune", self.finetune, ("probe", "full"))
 
@@ -99,6 +97,19 @@ class RunSpec:
         """<data>-<model>-<id>, as a folder may be called."""
         data = self.data if "/" not in self.data else Path(self.data).stem or Path(self.data).name
         return "-".join(re.sub(r"[^\w.]+", "_", part).strip("_") for part in (data, self.model, self.id))
+
+
+def checked_fraction(given: float, name: str = "train_fraction") -> float:
+    """A share of the training images: more than 0 and at most 1.
+
+    >>> checked_fraction(10)
+    Traceback (most recent call last):
+    softbias.errors.SoftbiasError: train_fraction is a share, more than 0 and at most 1, but is 10; for 10 % give 0.1
+    """
+    if not 0 < given <= 1:
+        hint = f"; for {given:g} % give {given / 100:g}" if 1 < given <= 100 else ""
+        raise SoftbiasError(f"{name} is a share, more than 0 and at most 1, but is {given:g}{hint}")
+    return float(given)
 
 
 class Run:

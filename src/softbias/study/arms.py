@@ -22,13 +22,13 @@ class Pretrain:
     """A training without labels that fine-tunes share.
 
     data       the arm's own if not given
-    fraction   percent of its pictures; None: as many as the fine-tuned run has
+    train_fraction   share of its pictures; None: as many as the fine-tuned run has
     seed       None: that of the fine-tuned run
     """
 
     recipe: Recipe
     data: str | None = None
-    fraction: float | None = 100.0
+    train_fraction: float | None = 1.0
     seed: int | None = None
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas
 
 COLUMNS = (
-    "run", "id", "arm", "model", "data", "fraction", "seed", "objective", "n_train", "n_test", "accuracy", "top5",
+    "run", "id", "arm", "model", "data", "train_fraction", "seed", "objective", "n_train", "n_test", "accuracy", "top5",
     "balanced_accuracy", "macro_f1", "baseline_accuracy", "parameters", "macs", "steps", "epochs", "images_per_second",
     "seconds", "peak_memory", "hardware", "finished",
 )  # fmt: skip
@@ -54,7 +54,7 @@ def runs_frame(places: str | Path | Iterable[str | Path], specs: Sequence[Planne
     frame = pandas.DataFrame(list(rows.values()), columns=list(COLUMNS))
     order = {arm: place for place, arm in enumerate(dict.fromkeys(planned_arms(given, specs)))}
     frame["place"] = [order.get(arm, len(order)) for arm in frame["arm"]]
-    frame = frame.sort_values(["data", "place", "arm", "fraction", "seed"], ignore_index=True)
+    frame = frame.sort_values(["data", "place", "arm", "train_fraction", "seed"], ignore_index=True)
     return frame.drop(columns="place")
 
 
@@ -139,7 +139,7 @@ def tells_arms_apart(name: str, group: Mapping[str, RunSpec], settings: Mapping[
     """Whether runs on the same data and fraction differ in it."""
     seen: dict[tuple[str, float], set[str]] = {}
     for id, spec in group.items():
-        seen.setdefault((spec.data, spec.fraction), set()).add(settings[id].get(name, "default"))
+        seen.setdefault((spec.data, spec.train_fraction), set()).add(settings[id].get(name, "default"))
     return any(len(values) > 1 for values in seen.values())
 
 

@@ -18,6 +18,8 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
+from softbias.pages.format import share
+
 ALPHA = 0.05
 LEAST_SEEDS = 3
 RULES = (
@@ -50,7 +52,7 @@ def headline(comparisons: pd.DataFrame) -> Headline:
         return Headline("One seed per model: nothing is claimed. Add seeds to compare them.", False)
     several = comparisons["data"].nunique() > 1
     sentences: list[tuple[str, bool]] = []
-    for key, cell in comparisons.groupby(["data", "fraction"], sort=False):
+    for key, cell in comparisons.groupby(["data", "train_fraction"], sort=False):
         data, fraction = cast("tuple[str, float]", key)
         where = f"{amount(fraction)}{f' of {data}' if several else ''}"
         found = sentence(cell[cell["n"] > 1], where[0].upper() + where[1:])
@@ -69,10 +71,10 @@ def each(table: pd.DataFrame) -> list[Any]:
 
 def amount(fraction: float) -> str:
     """
-    >>> amount(10.0), amount(100.0)
+    >>> amount(0.1), amount(1.0)
     ('with 10 % of the data', 'with all the data')
     """
-    return "with all the data" if fraction >= 100 else f"with {fraction:g} % of the data"
+    return "with all the data" if fraction >= 1 else f"with {share(fraction)} of the data"
 
 
 def sentence(cell: pd.DataFrame, where: str) -> tuple[str, bool] | None:

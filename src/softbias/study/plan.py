@@ -46,7 +46,7 @@ def study_runs(spec: StudySpec, chosen: Chosen | None = None) -> list[PlannedRun
             for fraction in spec.fractions:
                 for seed in spec.seeds:
                     own = RunSpec(
-                        data=data, model=arm.model, recipe=recipe, seed=seed, fraction=fraction, data_options=options,
+                        data=data, model=arm.model, recipe=recipe, seed=seed, train_fraction=fraction, data_options=options,
                         model_options=dict(arm.model_options), pretrained=arm.pretrained, weights=arm.weights,
                         source=arm.source, finetune=arm.finetune or ("full" if arm.source or arm.pretrain else None),
                     )  # fmt: skip
@@ -72,7 +72,7 @@ def pretraining(arm: Arm, own: RunSpec) -> PlannedRun:
     spec = RunSpec(
         data=before.data or own.data, model=own.model, recipe=before.recipe,
         seed=own.seed if before.seed is None else before.seed,
-        fraction=own.fraction if before.fraction is None else before.fraction,
+        train_fraction=own.train_fraction if before.train_fraction is None else before.train_fraction,
         data_options=own.data_options, model_options=own.model_options, pretrained=own.pretrained, weights=own.weights,
     )  # fmt: skip
     return PlannedRun(f"{arm.model} pre-training", spec)
@@ -99,7 +99,7 @@ def with_budget(spec: StudySpec, arm: Arm, own: RunSpec, pictures: Dataset, rati
         return recipe
     own_length = {"epochs", "steps", "preset"} & set(arm.recipe)
     whole = replace(
-        own, fraction=100.0, recipe=recipe if own_length else replace(spec.recipe, val_fraction=recipe.val_fraction)
+        own, train_fraction=1.0, recipe=recipe if own_length else replace(spec.recipe, val_fraction=recipe.val_fraction)
     )
     per_epoch = steps_per_epoch(whole, pictures)
     steps = whole.recipe.steps or max(1, round(whole.recipe.epochs * per_epoch))
@@ -204,7 +204,7 @@ def expected(
         pace[run.arm, run.spec.data] = summary["seconds"] / summary["steps"]
     if any((run.arm, run.spec.data) not in pace for run in missing):
         say("a few steps of every arm come first, to say how long it will take")
-    for run in sorted(missing, key=lambda run: -run.spec.fraction):  # few pictures allow few steps of a rehearsal
+    for run in sorted(missing, key=lambda run: -run.spec.train_fraction):  # few pictures allow few steps of a rehearsal
         key = run.arm, run.spec.data
         if key not in pace:
             pace[key] = rehearsed(run)
@@ -212,7 +212,7 @@ def expected(
     found = {}
     for run in missing:
         spec = run.spec
-        split = spec.data, spec.fraction, spec.seed
+        split = spec.data, spec.train_fraction, spec.seed
         made[split] += 1
         pictures = load_once(spec.data, spec.data_options)
         found[run.id] = seconds_of(spec, pictures, pace[run.arm, spec.data], baseline=made[split] <= baselines)
@@ -223,7 +223,7 @@ def write_plan(runs: Sequence[PlannedRun], out: Path) -> None:
     """Which runs the study consists of, for whoever reads it later without its pictures."""
     rows = {
         run.id: {
-            "arm": run.arm, "data": run.spec.data, "fraction": run.spec.fraction, "seed": run.spec.seed,
+            "arm": run.arm, "data": run.spec.data, "train_fraction": run.spec.train_fraction, "seed": run.spec.seed,
             "steps": run.spec.recipe.steps, "needs": run.needs, "run": run.spec.title,
         }
         for run in runs

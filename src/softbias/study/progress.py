@@ -176,7 +176,7 @@ class OfRun(QuietRun):
 
 def about(run: PlannedRun) -> dict[str, Any]:
     spec = run.spec
-    return {"id": run.id, "arm": run.arm, "data": spec.data, "fraction": spec.fraction, "seed": spec.seed}
+    return {"id": run.id, "arm": run.arm, "data": spec.data, "train_fraction": spec.train_fraction, "seed": spec.seed}
 
 
 def duration(seconds: float) -> str:

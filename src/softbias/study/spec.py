@@ -5,7 +5,7 @@ An arm is a model plus overrides: `deit_tiny@regularize=distance:layer=2,weight=
     name: mine
     data: [fashion]
     arms: [deit_nano@patch_size=8, {name: ConViT, model: convit_nano, model_options: {patch_size: 8}}]
-    fractions: [10, 100]
+    fractions: [0.1, 1]
     seeds: 3
     recipe: {preset: quick, epochs: 10}
 """
@@ -23,7 +23,8 @@ import yaml
 
 from softbias.errors import SoftbiasError, in_one_line, unknown_name
 from softbias.files import write_text
-from softbias.runs.run import RunSpec, differences
+from softbias.pages.format import share
+from softbias.runs.run import RunSpec, checked_fraction, differences
 from softbias.study.arms import Arm, Pretrain, read_arm, read_recipe, shallow, short_arm, short_recipe
 from softbias.training.recipe import Recipe, checked_fields, plain_value
 
@@ -40,14 +41,14 @@ class StudySpec:
     budget      "steps": every run takes the steps of a run on all the data; "epochs": the recipe's epochs, whatever the
                 fraction; "flops": the steps that cost as much as the first arm's
     tune        trials that every arm may spend on its learning rate and weight decay, on a validation part of the training data
-    published   numbers to show beside ours: dicts of data, arm, fraction, metric, value, note
+    published   numbers to show beside ours: dicts of data, arm, train_fraction, metric, value, note
     store       the folder of the runs, seen from the study's; "runs" inside it if not given
     """
 
     name: str
     data: tuple[str, ...]
     arms: tuple[Arm, ...]
-    fractions: tuple[float, ...] = (100.0,)
+    fractions: tuple[float, ...] = (1.0,)
     seeds: tuple[int, ...] = (0, 1, 2)
     recipe: Recipe = field(default_factory=Recipe)
     budget: Literal["steps", "epochs", "flops"] = "steps"
@@ -61,7 +62,7 @@ class StudySpec:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fractions", tuple(float(fraction) for fraction in self.fractions))
+        object.__setattr__(self, "fractions", tuple(checked_fraction(each, "a fraction") for each in self.fractions))
         if not re.fullmatch(r"[\w.+-]+", self.name):
             raise SoftbiasError(f"a study's name is made of letters, digits, '.', '+', '-' and '_', but name={self.name!r}")
         for what in ("data", "arms", "fractions", "seeds"):
@@ -71,9 +72,6 @@ class StudySpec:
             twice = sorted({str(value) for value in values if values.count(value) > 1})
             if twice:
                 raise SoftbiasError(f"{what} of a study differ from each other, but {', '.join(twice)} stands there twice")
-        for fraction in self.fractions:
-            if not 0 < fraction <= 100:
-                raise SoftbiasError(f"a fraction is more than 0 and at most 100 percent, but got {fraction:g}")
         if self.budget not in BUDGETS:
             raise unknown_name("budget", self.budget, BUDGETS)
         if self.tune < 0 or min(self.seeds) < 0:
@@ -99,7 +97,7 @@ class StudySpec:
         plain["arms"] = tuple(read_arm(arm) for arm in plain["arms"])
         seeds = plain.get("seeds", 3)
         plain["seeds"] = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-        fractions = plain.get("fractions", (100.0,))
+        fractions = plain.get("fractions", (1.0,))
         plain["fractions"] = (fractions,) if isinstance(fractions, int | float) else tuple(fractions)
         plain["recipe"] = read_recipe(plain.get("recipe", "small"))
         plain["published"] = tuple(plain.get("published", ()))
@@ -152,13 +150,13 @@ def write_study(spec: StudySpec, out: Path) -> None:
 
 def parse_numbers(text: str, what: str) -> tuple[float, ...]:
     """
-    >>> parse_numbers("5,10,100", "fractions")
-    (5.0, 10.0, 100.0)
+    >>> parse_numbers("0.05,0.1,1", "fractions")
+    (0.05, 0.1, 1.0)
     """
     try:
         return tuple(float(word) for word in text.split(","))
     except ValueError:
-        raise SoftbiasError(f"{what} takes numbers separated by commas, such as 10,100, but got {text!r}") from None
+        raise SoftbiasError(f"{what} takes numbers separated by commas, such as 0.1,1, but got {text!r}") from None
 
 
 def parse_seeds(text: str | int) -> tuple[int, ...]:
@@ -188,7 +186,7 @@ class PlannedRun:
     @property
     def label(self) -> str:
         """As a person would call it."""
-        parts = [self.spec.data, self.arm, f"{self.spec.fraction:g} %", f"seed {self.spec.seed}"]
+        parts = [self.spec.data, self.arm, share(self.spec.train_fraction), f"seed {self.spec.seed}"]
         return " · ".join(parts)
 
 

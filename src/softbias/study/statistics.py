@@ -34,7 +34,7 @@ from softbias.training.scores import wilson
 
 __all__ = ["Headline", "compare_arms", "curve_fits", "headline", "matching_data", "prepare", "summarize"]
 
-CELL = ["data", "fraction", "arm"]
+CELL = ["data", "train_fraction", "arm"]
 MEANS = ["top5", "balanced_accuracy", "macro_f1", "baseline_accuracy", "images_per_second", "seconds", "peak_memory"]
 SAME = ["model", "n_train", "n_test", "parameters", "macs", "steps", "epochs"]
 ALL_PAIRS_UP_TO = 6  # arms; with more of them each is compared with the first only, or the correction leaves nothing
@@ -53,7 +53,7 @@ def prepare(frame: pd.DataFrame) -> pd.DataFrame:
     rank = {arm: place for place, arm in enumerate(frame["arm"].unique())}
     sets = {name: place for place, name in enumerate(frame["data"].unique())}
     order = rows.assign(_arm=rows["arm"].map(rank), _data=rows["data"].map(sets))
-    order = order.sort_values(["_data", "fraction", "_arm", "seed"], kind="stable")
+    order = order.sort_values(["_data", "train_fraction", "_arm", "seed"], kind="stable")
     return order.drop(columns=["_arm", "_data"]).reset_index(drop=True)
 
 
@@ -69,7 +69,7 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
     for (data, fraction, arm), cell in prepare(frame).groupby(CELL, sort=False):
         scores = cell["accuracy"].to_numpy(float)
         n_test = int(cell["n_test"].iloc[0]) if pd.notna(cell["n_test"].iloc[0]) else 0
-        row: dict[str, Any] = {"data": data, "fraction": fraction, "arm": arm, "n": len(cell), "accuracy": scores.mean()}
+        row: dict[str, Any] = {"data": data, "train_fraction": fraction, "arm": arm, "n": len(cell), "accuracy": scores.mean()}
         row["sd"] = scores.std(ddof=1) if len(scores) > 1 else np.nan
         row["seeds_low"], row["seeds_high"] = t_interval(scores)
         row["boot_low"], row["boot_high"] = bootstrap_interval(scores) if len(scores) >= BOOTSTRAP_FROM else NONE
@@ -125,7 +125,7 @@ def compare_arms(
     if reference is None and len(arms) > ALL_PAIRS_UP_TO:
         reference = arms[0]
     tests: list[Paired] = []
-    for (data, fraction), cell in rows.groupby(["data", "fraction"], sort=False):
+    for (data, fraction), cell in rows.groupby(["data", "train_fraction"], sort=False):
         here = [arm for arm in arms if arm in set(cell["arm"])]
         for other, arm in combinations(here, 2):
             if reference not in (None, arm, other):
@@ -143,7 +143,7 @@ def compare_arms(
                 images, n_images = over_images(list(one.loc[seeds, "run"]), list(two.loc[seeds, "run"]), correct)
             means = (a.mean(), b.mean()) if len(seeds) else (np.nan, np.nan)
             made.append(
-                {"data": data, "fraction": fraction, "arm": arm, "other": other, "n": len(seeds)}
+                {"data": data, "train_fraction": fraction, "arm": arm, "other": other, "n": len(seeds)}
                 | {"arm_accuracy": means[0], "other_accuracy": means[1], "difference": test.difference}
                 | {"seeds_low": test.low, "seeds_high": test.high, "sd": test.sd, "p": test.p}
                 | {"images_low": images[0], "images_high": images[1], "n_images": n_images}
@@ -151,7 +151,7 @@ def compare_arms(
             )
     columns = [
         "data",
-        "fraction",
+        "train_fraction",
         "arm",
         "other",
         "n",
@@ -192,7 +192,7 @@ def over_images(ones: list[str], others: list[str], correct: Correct) -> tuple[I
 
 
 def matching_data(frame: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:
-    """How much data the weaker arm of each pair needs to match the stronger, in percent of the training pictures.
+    """How much data the weaker arm of each pair needs to match the stronger, as a share of the training pictures.
 
     A row for every comparison whose data set has at least two fractions, in which the weaker arm reaches further than the
     fraction itself; needed is inf where the weaker arm does not get there with all the data that was tried.
@@ -203,18 +203,18 @@ def matching_data(frame: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFram
         same = rows[rows["data"] == row.data]
         better, weaker = (row.arm, row.other) if row.difference >= 0 else (row.other, row.arm)
         curve: dict[Any, list[float]] = {
-            fraction: cell["accuracy"].tolist() for fraction, cell in same[same["arm"] == weaker].groupby("fraction")
+            fraction: cell["accuracy"].tolist() for fraction, cell in same[same["arm"] == weaker].groupby("train_fraction")
         }
-        if len(curve) < 2 or not row.difference or row.fraction == max(curve):
+        if len(curve) < 2 or not row.difference or row.train_fraction == max(curve):
             continue
-        target = same[(same["arm"] == better) & (same["fraction"] == row.fraction)]["accuracy"].tolist()
+        target = same[(same["arm"] == better) & (same["train_fraction"] == row.train_fraction)]["accuracy"].tolist()
         found = data_to_match(list(curve), list(curve.values()), target)
         made.append(
-            {"data": row.data, "fraction": row.fraction, "arm": better, "other": weaker, "n": row.n}
+            {"data": row.data, "train_fraction": row.train_fraction, "arm": better, "other": weaker, "n": row.n}
             | {"target": float(np.mean(target)), "needed": found.amount, "low": found.low, "high": found.high}
             | {"smallest": min(curve), "largest": max(curve), "shown": row.shown}
         )
-    columns = ["data", "fraction", "arm", "other", "n", "target", "needed", "low", "high", "smallest", "largest", "shown"]
+    columns = ["data", "train_fraction", "arm", "other", "n", "target", "needed", "low", "high", "smallest", "largest", "shown"]
     return pd.DataFrame(made, columns=columns)
 
 

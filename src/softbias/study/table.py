@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from softbias.pages.format import share
+
 if TYPE_CHECKING:
     import pandas
 
@@ -24,16 +26,16 @@ def print_table(frame: pandas.DataFrame) -> None:
     cells = summarize(scored)
     for data in dict.fromkeys(cells["data"]):
         part = cells[cells["data"] == data]
-        fractions = sorted(set(part["fraction"]))
+        fractions = sorted(set(part["train_fraction"]))
         table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column(f"{data}: accuracy with")
         for fraction in fractions:
-            pictures = part[part["fraction"] == fraction]["n_train"].iloc[0]
-            table.add_column(f"{fraction:g} % ({pictures:,} pictures)", justify="right", no_wrap=True)
+            pictures = part[part["train_fraction"] == fraction]["n_train"].iloc[0]
+            table.add_column(f"{share(fraction)} ({pictures:,} pictures)", justify="right", no_wrap=True)
         for arm in dict.fromkeys(part["arm"]):
-            rows = {row["fraction"]: row for _, row in part[part["arm"] == arm].iterrows()}
+            rows = {row["train_fraction"]: row for _, row in part[part["arm"] == arm].iterrows()}
             table.add_row(arm, *(cell(rows[fraction]) if fraction in rows else "–" for fraction in fractions))
-        base = [part[part["fraction"] == fraction]["baseline_accuracy"].dropna() for fraction in fractions]
+        base = [part[part["train_fraction"] == fraction]["baseline_accuracy"].dropna() for fraction in fractions]
         if any(len(values) for values in base):
             table.add_row("raw pixels", *(f"{values.mean():.1%}" if len(values) else "–" for values in base), style="dim")
         console.print(table)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from softbias.errors import SoftbiasError
 from softbias.files import write_text
+from softbias.pages.format import share
 from softbias.runs.run import Run
 from softbias.study.execute import Settings, execute
 from softbias.study.plan import study_runs
@@ -50,7 +51,7 @@ def tune(
     searches = {key: new_search(optuna, run) for key, run in bases.items()}
     display.message(
         f"{spec.tune} trials for each of {len(bases)} arm{'s' * (len(bases) != 1)}: learning rate and weight decay, scored on "
-        f"{VALIDATION:.0%} of the training pictures at {max(spec.fractions):g} %, seed {spec.seeds[0]}; "
+        f"{VALIDATION:.0%} of the training pictures at {share(max(spec.fractions))}, seed {spec.seeds[0]}; "
         "the test pictures take no part"
     )
     records: dict[tuple[str, str], list[dict[str, Any]]] = {key: [] for key in bases}
@@ -147,5 +148,5 @@ def write_record(
     rows = [
         {"data": data, "arm": arm, "chosen": chosen[data, arm], "trials": trials} for (data, arm), trials in records.items()
     ]
-    about = {"trials": spec.tune, "fraction": max(spec.fractions), "seed": spec.seeds[0], "validation": VALIDATION}
+    about = {"trials": spec.tune, "train_fraction": max(spec.fractions), "seed": spec.seeds[0], "validation": VALIDATION}
     write_text(out / RECORD, json.dumps({**about, "arms": rows}, indent=1) + "\n")

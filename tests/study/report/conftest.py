@@ -17,8 +17,9 @@ def study(tmp_path_factory) -> Path:
         "title": "Which bias <helps>?", "question": "Does it?", "source": "Somebody 2021, table 1",
         "notes": ["cifar10 is absent: the embedded set fashion takes its place"],
         "published": [
-            {"data": "fashion", "arm": "deit_nano", "fraction": 10, "metric": "accuracy", "value": 61.25, "note": "table 1"},
-            {"data": "imagenet", "arm": "resnet", "fraction": 100, "metric": "accuracy", "value": 0.7, "note": "table 2"},
+            {"data": "fashion", "arm": "deit_nano", "train_fraction": 0.1, "metric": "accuracy", "value": 61.25,
+             "note": "table 1"},
+            {"data": "imagenet", "arm": "resnet", "train_fraction": 1, "metric": "accuracy", "value": 0.7, "note": "table 2"},
         ],
     }  # fmt: skip
     folder = make_study(tmp_path_factory.mktemp("study"), study=more)

@@ -29,21 +29,21 @@ TESTED = np.arange(5000, 5200)  # pictures of the embedded set, of class k mod 1
 
 def make_run(folder, model, fraction, seed, *, data="fashion", n=200, names=CLASSES, val=True, pixels=0.5):
     """A run directory as `fit` would leave it, with predictions as good as the model's skill."""
-    generator = np.random.default_rng([len(model), int(fraction), seed])
+    generator = np.random.default_rng([len(model), round(100 * fraction), seed])
     index = TESTED[:n]
     labels = index % 10
-    skill = SKILL.get(model, 0.5) + 0.08 * np.log10(fraction / 10) + 0.005 * seed
+    skill = SKILL.get(model, 0.5) + 0.08 * np.log10(10 * fraction) + 0.005 * seed
     hard = np.random.default_rng(7).random(n)  # the same pictures are hard for all
     right = hard + generator.normal(0, 0.1, n) < skill
     predicted = np.where(right, labels, (labels + generator.integers(1, 10, n)) % 10)
     probabilities = (0.9 * np.eye(10)[predicted] + 0.01).astype(np.float32)
-    spec = RunSpec(data, model, Recipe(), seed=seed, fraction=fraction)
-    run = folder / f"{model}-{fraction:g}-{seed}-{spec.id}"
+    spec = RunSpec(data, model, Recipe(), seed=seed, train_fraction=fraction)
+    run = folder / f"{model}-{100 * fraction:g}-{seed}-{spec.id}"
     run.mkdir(parents=True)
     summary = {
-        "status": "finished", "id": spec.id, "data": data, "model": model, "seed": seed, "fraction": fraction,
+        "status": "finished", "id": spec.id, "data": data, "model": model, "seed": seed, "train_fraction": fraction,
         "objective": "supervised", "parameters": 200_000 + len(model), "macs": 3_600_000, "steps": 100, "epochs": 4.0,
-        "pictures": {"train": int(50 * fraction), "val": 0}, "img_size": [32, 32], "seconds": 12.5,
+        "pictures": {"train": round(5000 * fraction), "val": 0}, "img_size": [32, 32], "seconds": 12.5,
         "images_per_second": 900.0 + len(model), "peak_memory": 2**29 + len(model) * 2**20, "notes": [],
         "test": score(probabilities, labels, names),
         "baseline": {"name": "pixels", "accuracy": pixels, "accuracy_interval": [pixels - 0.05, pixels + 0.05]},
@@ -59,7 +59,7 @@ def make_run(folder, model, fraction, seed, *, data="fashion", n=200, names=CLAS
     return run
 
 
-def make_study(folder, models=tuple(SKILL), fractions=(10.0, 30.0, 100.0), seeds=3, study=None, **options):
+def make_study(folder, models=tuple(SKILL), fractions=(0.1, 0.3, 1.0), seeds=3, study=None, **options):
     for model in models:
         for fraction in fractions:
             for seed in range(seeds):

@@ -74,7 +74,7 @@ def test_many_arms_with_long_names_on_two_sets_fit_a_phone(browser, tmp_path, qu
     for number in range(10):
         model = f"deit_nano_with_a_very_long_name_{number}_and_more_of_it"
         for data in ("fashion", "a/folder/of/pictures/somewhere/deep"):
-            make_run(tmp_path, model, 100.0, 0, data=data)
+            make_run(tmp_path, model, 1.0, 0, data=data)
     page = write_report(sorted(tmp_path.glob("deit*")), tmp_path / "out")
     view, complaints, _ = opened(browser, page, 375)
     assert complaints == [] and view.evaluate("document.documentElement.scrollWidth") <= 375
@@ -88,7 +88,7 @@ def test_many_arms_with_long_names_on_two_sets_fit_a_phone(browser, tmp_path, qu
 
 
 def test_fourteen_arms_are_told_apart_in_charts_legend_and_tables(browser, tmp_path, quick_pictures):
-    page = write_report(make_study(tmp_path, [f"arm_{number:02}" for number in range(14)], (100.0,), seeds=1))
+    page = write_report(make_study(tmp_path, [f"arm_{number:02}" for number in range(14)], (1.0,), seeds=1))
     numbers = json.loads(re.search(r'id="numbers">(.*?)</script>', page.read_text(), re.S)[1])
     points = [trace["marker"] for trace in numbers["charts"]["cost-fashion-macs"]["data"]]
     assert len({(marker["color"], marker["symbol"]) for marker in points}) == 14

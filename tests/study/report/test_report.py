@@ -36,9 +36,9 @@ def test_the_numbers_are_those_of_the_runs(study):
     cells = {}
     for summary in study.glob("runs/*/summary.json"):
         row = json.loads(summary.read_text())
-        cells.setdefault((row["model"], row["fraction"]), []).append(row["test"]["accuracy"])
+        cells.setdefault((row["model"], row["train_fraction"]), []).append(row["test"]["accuracy"])
     table = pd.read_csv(study / "figures" / "sample-efficiency-fashion.csv")
-    ours = table[table["kind"] == "measured"].set_index(["arm", "fraction"])
+    ours = table[table["kind"] == "measured"].set_index(["arm", "train_fraction"])
     assert len(ours) == len(cells) == 9
     text = text_of(study / "report.html")
     for (arm, fraction), values in cells.items():
@@ -70,13 +70,13 @@ def test_the_command_of_the_page_continues_the_study_in_its_own_folder(study, mo
 
 
 def test_models_below_a_logistic_regression_on_pixels_are_not_praised_in_silence(tmp_path, quick_pictures):
-    text = text_of(write_report(make_study(tmp_path, ("deit_nano", "ibit_nano"), (10.0, 100.0), seeds=1, pixels=0.75)))
+    text = text_of(write_report(make_study(tmp_path, ("deit_nano", "ibit_nano"), (0.1, 1.0), seeds=1, pixels=0.75)))
     best = {  # ibit_nano
-        row["fraction"]: row["test"]["accuracy"]
+        row["train_fraction"]: row["test"]["accuracy"]
         for row in (json.loads(file.read_text()) for file in tmp_path.glob("runs/ibit*/summary.json"))
     }
-    assert best[10.0] < 0.75 < best[100.0]
-    told = f"below a logistic regression on raw pixels, with 10 % of the data {100 * best[10.0]:.1f} against 75.0 %: these"
+    assert best[0.1] < 0.75 < best[1.0]
+    told = f"below a logistic regression on raw pixels, with 10 % of the data {100 * best[0.1]:.1f} against 75.0 %: these"
     assert told in text  # and nothing about all the data, where one model is above it
 
 
@@ -84,7 +84,7 @@ def test_published_numbers_are_marked_and_strangers_are_named(study):
     numbers = json.loads(re.search(r'id="numbers">(.*?)</script>', (study / "report.html").read_text(), re.S)[1])
     traces = numbers["charts"]["sample-efficiency-fashion"]["data"]
     theirs = [trace for trace in traces if trace.get("name", "").startswith("published")]
-    assert [(trace["x"], trace["y"]) for trace in theirs] == [([10.0], [61.25])]  # the other is of another set
+    assert [(trace["x"], trace["y"]) for trace in theirs] == [([0.1], [61.25])]  # the other is of another set
     assert {trace["marker"]["symbol"] for trace in theirs} == {"diamond-open"}
     text = text_of(study / "report.html")
     assert "cannot be compared" not in text
@@ -93,8 +93,10 @@ def test_published_numbers_are_marked_and_strangers_are_named(study):
 
 
 def test_numbers_of_a_set_that_is_not_here_stand_beside_ours_with_a_warning(tmp_path, quick_pictures):
-    theirs = [{"data": "imagenet", "arm": "deit_nano", "fraction": 100, "metric": "accuracy", "value": 0.7, "note": "table 2"}]
-    page = write_report(make_study(tmp_path, ("deit_nano",), (10.0, 100.0), seeds=1, study={"published": theirs}))
+    theirs = [
+        {"data": "imagenet", "arm": "deit_nano", "train_fraction": 1, "metric": "accuracy", "value": 0.7, "note": "table 2"}
+    ]
+    page = write_report(make_study(tmp_path, ("deit_nano",), (0.1, 1.0), seeds=1, study={"published": theirs}))
     numbers = json.loads(re.search(r'id="numbers">(.*?)</script>', page.read_text(), re.S)[1])
     traces = numbers["charts"]["sample-efficiency-fashion"]["data"]
     assert [trace["y"] for trace in traces if trace.get("name", "").startswith("published")] == [[70.0]]
@@ -116,26 +118,26 @@ def test_nothing_is_asked_from_outside_and_names_are_escaped(study):
 
 
 def test_with_one_seed_the_report_claims_nothing(tmp_path, quick_pictures):
-    text = text_of(write_report(make_study(tmp_path, seeds=1, fractions=(10.0, 100.0), val=False)))
+    text = text_of(write_report(make_study(tmp_path, seeds=1, fractions=(0.1, 1.0), val=False)))
     assert "One seed per model: nothing is claimed" in text and "beats" not in text and "ahead of" not in text
     assert "No curve is fitted" in text and "Training accuracy · 10 %" in text and "Validation accuracy" not in text
 
 
 def test_with_two_seeds_the_report_claims_nothing_and_says_why(tmp_path, quick_pictures):
-    text = text_of(write_report(make_study(tmp_path, ("deit_nano", "ibit_nano"), (100.0,), seeds=2)))
+    text = text_of(write_report(make_study(tmp_path, ("deit_nano", "ibit_nano"), (1.0,), seeds=2)))
     assert "2 seeds are too few to show one" in text and "± 12.7 standard errors" in text and "beats" not in text
     assert "Accuracy with all data" in text
 
 
 def test_without_the_data_the_cards_name_the_pictures_and_the_reason(tmp_path, quick_pictures):
-    page = write_report(make_study(tmp_path, ("deit_nano", "ibit_nano"), (100.0,), seeds=1, data="gone/pictures"))
+    page = write_report(make_study(tmp_path, ("deit_nano", "ibit_nano"), (1.0,), seeds=1, data="gone/pictures"))
     text = text_of(page)
     assert re.search(r"The pictures are not shown, because the data set could not be read: .*gone/pictures", text)
     assert "picture 50" in text and "Only ibit_nano is right" in text
 
 
 def test_loose_runs_make_a_report_elsewhere_and_missing_ones_are_counted(tmp_path, quick_pictures):
-    runs = [make_run(tmp_path, model, 10.0, seed) for model, seed in (("deit_nano", 0), ("deit_nano", 1), ("ibit_nano", 0))]
+    runs = [make_run(tmp_path, model, 0.1, seed) for model, seed in (("deit_nano", 0), ("deit_nano", 1), ("ibit_nano", 0))]
     assert main(["report", *map(str, runs), "--out", str(tmp_path / "new")]) == 0
     text = text_of(tmp_path / "new" / "report.html")
     assert "1 of 4 runs are missing" in text and "3 runs compared" in text and not (tmp_path / "report.html").exists()
@@ -168,8 +170,11 @@ def test_latex_is_escaped_and_has_every_cell():
 
 
 def test_data_to_match_is_told_as_a_bound_where_it_was_not_reached_and_drawn_edges_with_two_digits():
-    row = {"data": "d", "arm": "a", "other": "b", "n": 3, "target": 0.7, "low": 46.93, "smallest": 5.0, "largest": 100.0}
-    rows = [row | {"fraction": 5.0, "needed": np.inf, "high": np.inf}, row | {"fraction": 20.0, "needed": 63.36, "high": 99.7}]
+    row = {"data": "d", "arm": "a", "other": "b", "n": 3, "target": 0.7, "low": 0.4693, "smallest": 0.05, "largest": 1.0}
+    rows = [
+        row | {"train_fraction": 0.05, "needed": np.inf, "high": np.inf},
+        row | {"train_fraction": 0.2, "needed": 0.6336, "high": 0.997},
+    ]
     unreached, reached = ([cell.main for cell in line] for line in matching_table(pd.DataFrame(rows), "d").rows)
     assert unreached[-3:] == ["> 100 %", "47 % to > 100 %", "> 20 ×"]
     assert reached[-3:] == ["63.4 %", "47 % to 99.7 %", "3.2 ×"]

@@ -63,7 +63,7 @@ def table1(scale: Scale) -> StudySpec:
     for layer in range(LAYERS):
         arms.append(Arm(f"ARViT-R1-{layer + 1}", *style, pretrain=before(scale, f"style:layer={layer},weight=0.01"), **tune))
     if scale == "smoke":
-        return study(scale, SETS, tuple(arms), smoke_recipe(steps=8), fractions=(10,))  # the raw-pixel baseline takes longest
+        return study(scale, SETS, tuple(arms), smoke_recipe(steps=8), fractions=(0.1,))  # the raw-pixel baseline takes longest
     if scale == "small":
         notes = (
             "Small scale: pre-training on Imagenette instead of ImageNet, 64 px in patches of 8 instead of 256 in 16, "

@@ -15,7 +15,7 @@ PAPER = (
     "Convolutional Inductive Biases, ICML 2021, as the slides by Y. J. Choi print it"
 )
 DEIT_RECIPE = "the DeiT recipe: 300 epochs, repeated augmentation ×3, RandAugment, mixup, CutMix"
-FRACTIONS = (5, 10, 30, 50, 100)
+FRACTIONS = (0.05, 0.1, 0.3, 0.5, 1.0)
 EFFICIENCY = {  # arm -> metric -> percent at FRACTIONS
     "DeiT": {"accuracy": (34.8, 48.0, 66.1, 74.6, 79.9), "top5": (57.8, 71.5, 86.0, 91.8, 95.0)},
     "ConViT": {"accuracy": (47.8, 59.6, 73.7, 78.2, 81.4), "top5": (70.7, 80.3, 90.7, 93.8, 95.8)},
@@ -79,7 +79,7 @@ def locality(scale: Scale) -> StudySpec:
     held_out = {"val_fraction": 0.1, "select": "last"}  # learning curves on pictures that are not trained on
     if scale == "smoke":
         recipe = smoke_recipe(epochs=3, **held_out)
-        return study(scale, ("imagenet100",), tuple(arms), recipe, fractions=(10,), budget="epochs")
+        return study(scale, ("imagenet100",), tuple(arms), recipe, fractions=(0.1,), budget="epochs")
     if scale == "small":
         notes = ("Small scale: CIFAR-100 at 32 px in place of ImageNet's first 100 classes.",)
         recipe = small_recipe(**held_out)
@@ -117,7 +117,9 @@ STUDIES: dict[str, NamedStudy] = {
         "of the smaller parts: ours are stratified and nested. The slides print one run per cell, without an interval.",
         build=sample_efficiency,
         published=tuple(
-            number("imagenet", arm, value, f"ConViT, table “Sample efficiency”, {arm}-S", fraction=fraction, metric=metric)
+            number(
+                "imagenet", arm, value, f"ConViT, table “Sample efficiency”, {arm}-S", train_fraction=fraction, metric=metric
+            )
             for arm, metrics in EFFICIENCY.items()
             for metric, values in metrics.items()
             for fraction, value in zip(FRACTIONS, values, strict=True)

@@ -13,7 +13,8 @@ PAPER = "IBiT: Utilizing Inductive Biases to Create a More Data Efficient Attent
 NANO = {"patch_size": 8}
 SMALL_NOTE = ("Small scale: CIFAR-100 at 32 px in place of ImageNet.",)
 DATA: dict[Scale, tuple[str, ...]] = {"smoke": ("imagenet",), "small": ("cifar100",), "paper": ("imagenet",)}
-LOGS = {"IBiT": (17.26, 61.03, 74.17), "DeiT": (17.40, 60.28, 71.45)}  # of the release, at 5, 25, 100 %
+FRACTIONS = (0.05, 0.25, 1.0)
+LOGS = {"IBiT": (17.26, 61.03, 74.17), "DeiT": (17.40, 60.28, 71.45)}  # of the release, percent at FRACTIONS
 
 
 def model(kind: str, scale: Scale, **options: Any) -> tuple[str, dict[str, Any]]:
@@ -61,7 +62,7 @@ def scaling(scale: Scale) -> StudySpec:
         Arm("DeiT", *model("deit", scale), recipe={"mixup": 0.8, "cutmix": 1.0}),
     )
     recipe = unmixed(scale, epochs=1) if scale == "smoke" else unmixed(scale)
-    return study(scale, DATA[scale], arms, recipe, fractions=(5, 25, 100), budget="epochs", **words(scale))
+    return study(scale, DATA[scale], arms, recipe, fractions=FRACTIONS, budget="epochs", **words(scale))
 
 
 def depth(scale: Scale) -> StudySpec:
@@ -123,9 +124,9 @@ STUDIES: dict[str, NamedStudy] = {
         "decay).",
         build=scaling,
         published=tuple(
-            number("imagenet", arm, value, "IBiT, logs of the release", fraction=fraction)
+            number("imagenet", arm, value, "IBiT, logs of the release", train_fraction=fraction)
             for arm, values in LOGS.items()
-            for fraction, value in zip((5, 25, 100), values, strict=True)
+            for fraction, value in zip(FRACTIONS, values, strict=True)
         ),
     ),
     "ibit-depth": NamedStudy(

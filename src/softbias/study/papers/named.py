@@ -107,10 +107,10 @@ def some(wanted: Sequence[str] | None, known: Collection[str], kind: str) -> tup
 
 
 def number(
-    data: str, arm: str, value: float, note: str, *, fraction: float = 100.0, metric: str = "accuracy"
+    data: str, arm: str, value: float, note: str, *, train_fraction: float = 1.0, metric: str = "accuracy"
 ) -> dict[str, Any]:
     """A published number; `note` says where it stands."""
-    return {"data": data, "arm": arm, "fraction": fraction, "metric": metric, "value": value, "note": note}
+    return {"data": data, "arm": arm, "train_fraction": train_fraction, "metric": metric, "value": value, "note": note}
 
 
 def smoke_recipe(**overrides: Any) -> Recipe:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from softbias.pages.format import share
 from softbias.study.headline import each
 from softbias.study.report.chart import Chart, Series, shortened
 from softbias.study.report.figures import part, room, slug
@@ -17,7 +18,7 @@ from softbias.study.report.static import short_number
 
 PIXELS = "logistic regression on raw pixels"
 KEPT = (
-    "data", "arm", "fraction", "n_train", "n", "accuracy", "sd", "seeds_low", "seeds_high", "images_low", "images_high",
+    "data", "arm", "train_fraction", "n_train", "n", "accuracy", "sd", "seeds_low", "seeds_high", "images_low", "images_high",
     "n_test", "top5", "balanced_accuracy", "macro_f1", "baseline_accuracy",
 )  # fmt: skip
 
@@ -25,7 +26,7 @@ KEPT = (
 def efficiency(material: Material, summary: pd.DataFrame, published: pd.DataFrame, data: str) -> Chart:
     rows = summary[summary["data"] == data]
     draw = by_arm if len(material.fractions(data)) == 1 else by_amount
-    best = "; ".join(f"{row.arm} {100 * row.accuracy:.1f} % with {part(row.fraction)}" for row in each(rows))
+    best = "; ".join(f"{row.arm} {100 * row.accuracy:.1f} % with {part(row.train_fraction)}" for row in each(rows))
     about = {"key": f"sample-efficiency-{slug(data)}", "table": table_of(rows, published), "arms": material.arms}
     return draw(material, rows, published, data, about | {"alt": f"Test accuracy on {data}: {best}", "wide": True})
 
@@ -34,29 +35,31 @@ def by_amount(material: Material, rows: pd.DataFrame, published: pd.DataFrame, d
     """Curves over the share of the training pictures."""
     fractions = material.fractions(data)
     series: list[Series] = []
-    baseline = rows.groupby("fraction")["baseline_accuracy"].mean().dropna() * 100
+    baseline = rows.groupby("train_fraction")["baseline_accuracy"].mean().dropna() * 100
     if len(baseline):
         says = [f"{PIXELS}: {value:.1f} %" for value in baseline]
         xs = [float(value) for value in baseline.index]
         series.append(Series("reference", PIXELS, xs, baseline.tolist(), hover=says, label="raw-pixel baseline"))
     for arm in material.arms:
-        cells = rows[rows["arm"] == arm].sort_values("fraction")
+        cells = rows[rows["arm"] == arm].sort_values("train_fraction")
         if not len(cells):
             continue
         number, runs = material.number(arm), runs_of(material, data, arm)
         if len(runs) > len(cells):
             heights = (100 * runs["accuracy"]).tolist()
-            series.append(Series("dots", arm, runs["fraction"].tolist(), heights, number, hover=seeds(arm, runs)))
+            series.append(Series("dots", arm, runs["train_fraction"].tolist(), heights, number, hover=seeds(arm, runs)))
         edges: dict[str, Any] = {name: (100 * cells[f"seeds_{name}"]).tolist() for name in ("low", "high")}
         texts, heights = [hover(row) for row in each(cells)], (100 * cells["accuracy"]).tolist()
-        series.append(Series("line", arm, cells["fraction"].tolist(), heights, number, **edges, hover=texts, label=arm))
+        series.append(Series("line", arm, cells["train_fraction"].tolist(), heights, number, **edges, hover=texts, label=arm))
     for row in each(published):
         known = material.number(row.arm) if row.arm in material.arms else None
-        series.append(Series("published", f"published: {row.arm}", [row.fraction], [row.value], known, hover=[theirs(row)]))
+        series.append(
+            Series("published", f"published: {row.arm}", [row.train_fraction], [row.value], known, hover=[theirs(row)])
+        )
     low, high = room(heights_of(series, rows, "y"))
-    per = rows.groupby("fraction")["n_train"].first()
-    ticks = [(value, f"{value:g} %<br>{short_number(float(per[value]))}") for value in fractions]
-    ticks += [(float(value), f"{value:g} %") for value in sorted(set(published["fraction"]) - set(fractions))]
+    per = rows.groupby("train_fraction")["n_train"].first()
+    ticks = [(value, f"{share(value)}<br>{short_number(float(per[value]))}") for value in fractions]
+    ticks += [(float(value), share(value)) for value in sorted(set(published["train_fraction"]) - set(fractions))]
     places = [value for value, _ in ticks]
     return Chart(
         title="Accuracy by amount of training data",
@@ -126,13 +129,13 @@ def seeds(arm: str, runs: pd.DataFrame) -> list[str]:
 
 
 def theirs(row: Any) -> str:
-    return f"<b>published</b>: {row.arm}, {row.data}, {part(row.fraction)}<br>{row.printed} %<br>{row.note}"
+    return f"<b>published</b>: {row.arm}, {row.data}, {part(row.train_fraction)}<br>{row.printed} %<br>{row.note}"
 
 
 def hover(row: Any) -> str:
     """What a point of a cell says."""
     count = f"n = {row.n} seed{'s' if row.n > 1 else ''}"
-    lines = [f"<b>{row.arm}</b>, {part(row.fraction)}", f"{100 * row.accuracy:.1f} %, {count}"]
+    lines = [f"<b>{row.arm}</b>, {part(row.train_fraction)}", f"{100 * row.accuracy:.1f} %, {count}"]
     if row.n > 1:
         lines.append(f"over seeds {100 * row.seeds_low:.1f} to {100 * row.seeds_high:.1f} %")
     lines.append(f"over test pictures {100 * row.images_low:.1f} to {100 * row.images_high:.1f} %")
@@ -142,6 +145,6 @@ def hover(row: Any) -> str:
 def table_of(rows: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
     table = rows[list(KEPT)].assign(kind="measured")
     if len(published):
-        others = published[["data", "arm", "fraction"]].assign(accuracy=published["value"] / 100, kind="published")
+        others = published[["data", "arm", "train_fraction"]].assign(accuracy=published["value"] / 100, kind="published")
         table = pd.concat([table.astype(object), others.astype(object)], ignore_index=True)
     return table

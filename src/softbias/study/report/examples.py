@@ -109,7 +109,13 @@ def example_section(material: Material, data: str, fraction: float) -> dict[str,
         for title, places in groups[: 2 * GALLERIES]
         if len(places)
     ]
-    return {"told": told, "n": len(found.tested.index), "galleries": galleries, "missing": reader.missing, "fraction": fraction}
+    return {
+        "told": told,
+        "n": len(found.tested.index),
+        "galleries": galleries,
+        "missing": reader.missing,
+        "train_fraction": fraction,
+    }
 
 
 def card(material: Material, found: Votes, reader: Pictures, place: int) -> dict[str, Any]:

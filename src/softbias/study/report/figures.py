@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from softbias.pages.format import share
 from softbias.study.headline import each
 from softbias.study.learning_curve import Fitted
 from softbias.study.report.chart import Chart, Series
@@ -24,7 +25,7 @@ def slug(text: str) -> str:
 
 
 def part(fraction: float) -> str:
-    return "all data" if fraction >= 100 else f"{fraction:g} % of the data"
+    return "all data" if fraction >= 1 else f"{share(fraction)} of the data"
 
 
 def room(values: Any, share: float = 0.08) -> tuple[float, float]:
@@ -64,7 +65,7 @@ def fitted(material: Material, fits: dict[tuple[str, str], Fitted], data: str) -
     bottom, top = min(heights), max(heights)
     edges_of = [value for one in series if one.low is not None for value in (*one.low, *(one.high or ()))]
     bottom, top = max(min(bottom, *edges_of), 0.8 * bottom), min(max(top, *edges_of), 1.25 * top)
-    sizes = runs.groupby("fraction")["n_train"].first()
+    sizes = runs.groupby("train_fraction")["n_train"].first()
     slopes = "; ".join(f"{arm} falls with exponent {fit.b:.2f}" for arm, fit in here.items())
     return Chart(
         key=f"fitted-curve-{slug(data)}",
@@ -106,10 +107,10 @@ def differences(material: Material, comparisons: pd.DataFrame, data: str) -> Cha
     ordered = list(enumerate(reversed(each(rows))))
     series, ticks, xs = [], [], [0.0]
     for place, row in ordered:
-        ticks.append((float(place), f"{row.arm} − {row.other}, {row.fraction:g} %"))
+        ticks.append((float(place), f"{row.arm} − {row.other}, {share(row.train_fraction)}"))
         number, other = material.number(row.arm), material.number(row.other)
         x, y = [100 * row.difference], [float(place)]
-        says = f"<b>{row.arm} − {row.other}</b>, {part(row.fraction)}<br>{100 * row.difference:+.1f} points, n = {row.n}"
+        says = f"<b>{row.arm} − {row.other}</b>, {part(row.train_fraction)}<br>{100 * row.difference:+.1f} points, n = {row.n}"
         if row.n > 1:
             says += f"<br>over seeds {100 * row.seeds_low:+.1f} to {100 * row.seeds_high:+.1f}"
         if np.isfinite(row.images_low):

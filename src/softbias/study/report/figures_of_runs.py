@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from softbias.pages.format import share
 from softbias.study.headline import each
 from softbias.study.report.chart import Chart, Series
 from softbias.study.report.figures import part, room, slug
@@ -65,14 +66,21 @@ def learning_chart(material: Material, data: str, fraction: float, column: str, 
             if name == arm:
                 kept.append(
                     pd.DataFrame(
-                        {"data": data, "fraction": fraction, "arm": arm, "seed": seed, "step": table["step"], used: table[used]}
+                        {
+                            "data": data,
+                            "train_fraction": fraction,
+                            "arm": arm,
+                            "seed": seed,
+                            "step": table["step"],
+                            used: table[used],
+                        }
                     )
                 )
     ends = "; ".join(f"{one.name} ends at {one.y[-1]:.3g}" for one in series if one.kind == "curve")
     what = {"val_accuracy": "Validation accuracy", "accuracy": "Training accuracy", "loss": "Training loss"}[used]
     return Chart(
-        key=f"learning-{slug(data)}-{fraction:g}-{used.replace('_', '-')}",
-        title=f"{what} · {fraction:g} %",
+        key=f"learning-{slug(data)}-{100 * fraction:g}-{used.replace('_', '-')}",
+        title=f"{what} · {share(fraction)}",
         x_title="step",
         y_title="",
         series=series,
@@ -95,7 +103,7 @@ def thinned(line: pd.Series[float]) -> tuple[list[float], list[float]]:
 def costs(material: Material, summary: pd.DataFrame, data: str) -> list[Chart]:
     """Accuracy with the most data against parameters, MACs, speed and memory."""
     fraction = material.fractions(data)[-1]
-    cells = summary[(summary["data"] == data) & (summary["fraction"] == fraction)]
+    cells = summary[(summary["data"] == data) & (summary["train_fraction"] == fraction)]
     charts = []
     for column, (title, unit) in COSTS.items():
         rows = cells[pd.to_numeric(cells[column]) > 0] if column in cells else cells[:0]  # not every run knows its cost
@@ -122,7 +130,7 @@ def costs(material: Material, summary: pd.DataFrame, data: str) -> list[Chart]:
                 x_title="",
                 y_title="test accuracy",
                 series=series,
-                table=rows[["data", "fraction", "arm", column, "accuracy", "seeds_low", "seeds_high", "n"]],
+                table=rows[["data", "train_fraction", "arm", column, "accuracy", "seeds_low", "seeds_high", "n"]],
                 alt=f"Accuracy against {title} on {data}: {said}",
                 x_log=wide,
                 x_range=(min(xs) / 1.3, max(xs) * 1.3) if wide else (min(xs) - 0.1 * max(xs), 1.1 * max(xs)),
@@ -154,7 +162,7 @@ def per_class(material: Material, data: str, fraction: float) -> Chart | None:
     apart = (wide.max(axis=1) - wide.min(axis=1)).sort_values(ascending=False, kind="stable")
     chosen = list(apart.index[:CLASSES])
     places = {name: float(len(chosen) - 1 - place) for place, name in enumerate(chosen)}
-    table = means.reset_index().assign(data=data, fraction=fraction)
+    table = means.reset_index().assign(data=data, train_fraction=fraction)
     table["spread"] = table["name"].map(apart)
     table = table.sort_values(["spread", "name"], ascending=[False, True], kind="stable")
     series = [Series("thin", "", *(values(wide.loc[name], places[name])), None) for name in chosen]
@@ -164,12 +172,12 @@ def per_class(material: Material, data: str, fraction: float) -> Chart | None:
         series.append(Series("across", arm, xs, [places[name] for name in chosen], material.number(arm), hover=says))
     first = chosen[0]
     return Chart(
-        key=f"classes-{slug(data)}-{fraction:g}",
+        key=f"classes-{slug(data)}-{100 * fraction:g}",
         title=f"Share of each class that is found (recall), {part(fraction)}",
         x_title="recall, mean over seeds",
         y_title="",
         series=series,
-        table=table[["data", "fraction", "name", "n", "arm", "seeds", "recall", "f1"]],
+        table=table[["data", "train_fraction", "name", "n", "arm", "seeds", "recall", "f1"]],
         alt=f"Recall per class on {data} with {part(fraction)}; the models differ most on {first}",
         y_ticks=[(place, name if len(name) < 24 else name[:23] + "…") for name, place in places.items()],
         x_suffix=" %",

@@ -38,10 +38,10 @@ class Material:
 
     def cell(self, data: str, fraction: float, arm: str) -> pd.DataFrame:
         runs = self.runs
-        return runs[(runs["data"] == data) & (runs["fraction"] == fraction) & (runs["arm"] == arm)]
+        return runs[(runs["data"] == data) & (runs["train_fraction"] == fraction) & (runs["arm"] == arm)]
 
     def fractions(self, data: str) -> list[float]:
-        return sorted(float(value) for value in self.runs[self.runs["data"] == data]["fraction"].unique())
+        return sorted(float(value) for value in self.runs[self.runs["data"] == data]["train_fraction"].unique())
 
 
 def gather(places: Sequence[Path]) -> Material:

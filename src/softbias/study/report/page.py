@@ -93,7 +93,7 @@ def section(
     classes = [chart for chart in (figures_of_runs.per_class(material, data, fraction) for fraction in ends) if chart]
     made: dict[str, Any] = {
         "data": data, "slug": figures.slug(data), "main": main, "fitted": fitted, "forest": forest, "learning": learning,
-        "costs": costs, "classes": classes, "fraction": fractions[-1], "fractions": fractions,
+        "costs": costs, "classes": classes, "train_fraction": fractions[-1], "fractions": fractions,
         "accuracy_table": tables.accuracy_table(material, summary, data),
         "difference_table": tables.difference_table(comparisons, data),
         "matching_table": tables.matching_table(matching, data),
@@ -116,10 +116,14 @@ def read_published(material: Material) -> pd.DataFrame:
         value, metric = float(number["value"]), str(number.get("metric", "accuracy"))
         value = 100 * value if metric in SHARES and value <= 1 else value
         rows.append(
-            {"data": number.get("data", ""), "arm": number.get("arm", ""), "fraction": float(number.get("fraction", 100))}
+            {
+                "data": number.get("data", ""),
+                "arm": number.get("arm", ""),
+                "train_fraction": float(number.get("train_fraction", 1)),
+            }
             | {"metric": metric, "value": value, "note": str(number.get("note", ""))}
         )
-    table = pd.DataFrame(rows, columns=["data", "arm", "fraction", "metric", "value", "note"])
+    table = pd.DataFrame(rows, columns=["data", "arm", "train_fraction", "metric", "value", "note"])
     digits = {metric: max(map(decimals, cell["value"])) for metric, cell in table.groupby("metric")}
     return table.assign(printed=[f"{row.value:.{digits[row.metric]}f}" for row in each(table)])
 
@@ -206,13 +210,13 @@ def told(material: Material, summary: pd.DataFrame) -> str:
     """The size of the study, in one line."""
     most, least = int(summary["n"].max()), int(summary["n"].min())
     seeds = f"{most} seed{'s' if most > 1 else ''}" if most == least else f"{least} to {most} seeds"
-    amounts = sorted({float(fraction) for fraction in summary["fraction"]})
+    amounts = sorted({float(fraction) for fraction in summary["train_fraction"]})
     parts = [
         f"{len(material.runs)} runs",
         f"{len(material.arms)} model{'s' if len(material.arms) > 1 else ''}",
         ", ".join(material.sets),
     ]
-    return " · ".join([*parts, f"{', '.join(f'{value:g}' for value in amounts)} % of the training data", f"{seeds} each"])
+    return " · ".join([*parts, f"{', '.join(f'{100 * value:g}' for value in amounts)} % of the training data", f"{seeds} each"])
 
 
 def still(chart: Chart, folder: Path) -> dict[str, Any]:

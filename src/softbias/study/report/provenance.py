@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from softbias.pages.format import duration
+from softbias.pages.format import duration, share
 from softbias.runs.page import VERSIONS
 from softbias.runs.run import Run
 from softbias.study.headline import amount, each, listed
@@ -50,7 +50,7 @@ def below_pixels(material: Material) -> list[str]:
     for data in material.sets:
         there = []
         for fraction in material.fractions(data):
-            cell = material.runs[(material.runs["data"] == data) & (material.runs["fraction"] == fraction)]
+            cell = material.runs[(material.runs["data"] == data) & (material.runs["train_fraction"] == fraction)]
             pixels = pd.to_numeric(cell["baseline_accuracy"]).mean()  # nan, and never more, where there is none
             best = cell.groupby("arm")["accuracy"].mean().max()
             there += [f"{amount(fraction)} {100 * best:.1f} against {100 * pixels:.1f} %"] if best < pixels else []
@@ -76,7 +76,7 @@ def notes(material: Material) -> list[str]:
 
 def incomplete(material: Material) -> str | None:
     """Whether all arms have the same seeds at all fractions."""
-    counts = material.runs.groupby(["data", "fraction", "arm"]).size()
+    counts = material.runs.groupby(["data", "train_fraction", "arm"]).size()
     wanted = material.runs.groupby("data")["seed"].nunique()
     whole = sum(int(wanted[data]) * len(material.fractions(data)) * len(material.arms) for data in material.sets)
     absent = whole - int(counts.sum())
@@ -161,7 +161,13 @@ def run_rows(material: Material) -> list[dict[str, str]]:
         page = Path(row.run) / "report.html"
         inside = base is not None and page.is_file() and page.resolve().is_relative_to(base.resolve())
         made.append(
-            {"id": str(row.id), "arm": row.arm, "data": row.data, "fraction": f"{row.fraction:g} %", "seed": str(row.seed)}
+            {
+                "id": str(row.id),
+                "arm": row.arm,
+                "data": row.data,
+                "train_fraction": share(row.train_fraction),
+                "seed": str(row.seed),
+            }
             | {"steps": f"{row.steps:,}", "time": duration(row.seconds), "accuracy": f"{100 * row.accuracy:.1f} %"}
             | {"href": Path(os.path.relpath(page, base)).as_posix() if inside and base is not None else ""}
         )

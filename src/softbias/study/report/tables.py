@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from softbias.pages.format import duration, memory
+from softbias.pages.format import duration, memory, share
 from softbias.study.headline import each, p_value
 from softbias.study.learning_curve import Fitted
 from softbias.study.report.gathering import Material
@@ -103,7 +103,7 @@ def points(value: float, sign: bool = True) -> str:
 def accuracy_table(material: Material, summary: pd.DataFrame, data: str) -> Table:
     """Arms by fractions: mean ± over seeds, below it the interval over test pictures and what else was measured."""
     fractions = material.fractions(data)
-    cells = {(row.arm, row.fraction): row for row in each(summary[summary["data"] == data])}
+    cells = {(row.arm, row.train_fraction): row for row in each(summary[summary["data"] == data])}
     rows = []
     for arm in material.arms:
         row_cells = [Cell(arm, arm=material.number(arm))]
@@ -121,7 +121,7 @@ def accuracy_table(material: Material, summary: pd.DataFrame, data: str) -> Tabl
     pixels = [np.mean([value for value in found[f] if pd.notna(value)] or [np.nan]) for f in fractions]
     if np.isfinite(pixels).any():  # large sets have no baseline
         rows.append([Cell("raw-pixel baseline"), *(Cell(points(float(value), sign=False)) for value in pixels)])
-    head = ["model", *("all data" if fraction >= 100 else f"{fraction:g} % of the data" for fraction in fractions)]
+    head = ["model", *("all data" if fraction >= 1 else f"{share(fraction)} of the data" for fraction in fractions)]
     note = "± is the 95 % t interval over n seeds, “pictures” the 95 % interval over test pictures (Wilson)."
     return Table(f"accuracy-{data}", f"Test accuracy on {data}, percent", head, rows, note)
 
@@ -137,7 +137,7 @@ def difference_table(comparisons: pd.DataFrame, data: str) -> Table:
         family = (f"{points(row.detectable_family, sign=False)} in family",) if np.isfinite(row.detectable_family) else ()
         rows.append(
             line(
-                Cell(f"{row.arm} − {row.other}", (f"{row.fraction:g} % of the data, n = {row.n}",)),
+                Cell(f"{row.arm} − {row.other}", (f"{share(row.train_fraction)} of the data, n = {row.n}",)),
                 Cell(points(row.difference), relative),
                 span(row.seeds_low, row.seeds_high, sign=True),
                 span(row.images_low, row.images_high, sign=True),
@@ -159,16 +159,16 @@ def difference_table(comparisons: pd.DataFrame, data: str) -> Table:
 def matching_table(matching: pd.DataFrame, data: str) -> Table:
     rows = []
     for row in each(matching[matching["data"] == data]):
-        times = f"{row.needed / row.fraction:.1f} ×" if np.isfinite(row.needed) else "–"
+        times = f"{row.needed / row.train_fraction:.1f} ×" if np.isfinite(row.needed) else "–"
         if row.needed == np.inf:
-            times = f"> {row.largest / row.fraction:.3g} ×"
+            times = f"> {row.largest / row.train_fraction:.3g} ×"
         rows.append(
             line(
                 row.arm,
-                f"{row.fraction:g} %",
+                share(row.train_fraction),
                 points(row.target, sign=False),
                 row.other,
-                share(row.needed, row),
+                needed(row.needed, row),
                 bounds(row),
                 times,
             )
@@ -177,18 +177,18 @@ def matching_table(matching: pd.DataFrame, data: str) -> Table:
     return Table(f"matching-{data}", f"Data needed to match on {data}, interpolated", head, rows)
 
 
-def share(value: float, row: Any, digits: int = 3) -> str:
+def needed(value: float, row: Any, digits: int = 3) -> str:
     if np.isnan(value):
         return "–"
     if np.isinf(value):
-        return f"> {row.largest:g} %" if value > 0 else f"< {row.smallest:g} %"
-    return f"{value:.{digits if value < 99.5 else 3}g} %"
+        return f"> {share(row.largest)}" if value > 0 else f"< {share(row.smallest)}"
+    return f"{100 * value:.{digits if value < 0.995 else 3}g} %"
 
 
 def bounds(row: Any) -> str:
     if np.isnan(row.low):
         return "–"
-    low, high = (share(edge, row, digits=2) for edge in (row.low, row.high))  # they are drawn, and no better known
+    low, high = (needed(edge, row, digits=2) for edge in (row.low, row.high))  # they are drawn, and no better known
     return low if low == high else f"{low} to {high}"
 
 
@@ -210,7 +210,7 @@ def fit_table(material: Material, fits: dict[tuple[str, str], Fitted], data: str
 def cost_table(material: Material, summary: pd.DataFrame, data: str) -> Table:
     fraction = material.fractions(data)[-1]
     rows = []
-    for row in each(summary[(summary["data"] == data) & (summary["fraction"] == fraction)]):
+    for row in each(summary[(summary["data"] == data) & (summary["train_fraction"] == fraction)]):
         macs = f"{row.macs / 1e6:,.1f} M" if pd.notna(row.macs) else "–"
         used = memory(row.peak_memory) if pd.notna(row.peak_memory) else "–"
         rows.append(
@@ -225,7 +225,7 @@ def cost_table(material: Material, summary: pd.DataFrame, data: str) -> Table:
             )
         )
     head = ["model", "parameters", "MACs", "pictures/s", "peak memory", "training", "accuracy, %"]
-    return Table(f"cost-{data}", f"Cost and accuracy on {data} with {fraction:g} % of the data", head, rows)
+    return Table(f"cost-{data}", f"Cost and accuracy on {data} with {share(fraction)} of the data", head, rows)
 
 
 def class_table(material: Material, table: pd.DataFrame, data: str) -> Table:
@@ -244,18 +244,21 @@ def class_table(material: Material, table: pd.DataFrame, data: str) -> Table:
             )
         )
     head = ["class", "n", *arms, "spread"]
-    fraction = table["fraction"].iloc[0]
+    fraction = table["train_fraction"].iloc[0]
     return Table(
-        f"classes-{data}-{fraction:g}", f"Recall per class on {data} with {fraction:g} % of the data, percent", head, rows
+        f"classes-{data}-{100 * fraction:g}",
+        f"Recall per class on {data} with {share(fraction)} of the data, percent",
+        head,
+        rows,
     )
 
 
 def published_table(material: Material, published: pd.DataFrame, summary: pd.DataFrame) -> Table:
     """Numbers of the source beside ours, where we have the same cell."""
-    ours = {(row.data, row.arm, row.fraction): row for row in each(summary)}
+    ours = {(row.data, row.arm, row.train_fraction): row for row in each(summary)}
     rows = []
     for row in each(published):
-        same = ours.get((row.data, row.arm, row.fraction))
+        same = ours.get((row.data, row.arm, row.train_fraction))
         mine = "–"
         if same is not None and row.metric in ("accuracy", "top1", "top-1"):
             mine = plus_minus(same.accuracy, same.seeds_low, same.seeds_high)
@@ -266,7 +269,7 @@ def published_table(material: Material, published: pd.DataFrame, summary: pd.Dat
             line(
                 Cell(str(row.arm), arm=number),
                 str(row.data),
-                f"{row.fraction:g} %",
+                share(row.train_fraction),
                 str(row.metric),
                 str(row.printed),
                 mine,
