@@ -16,17 +16,23 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, which at the end is synced and replaces `path`; on an error it is removed."""
-    temporary = path.with_name(f"{path.name}.tmp")
+    """A temporary path beside `path`, which at the end is synced and replaces `path`; on an error it is removed.
+
+    Each process has a name of its own, so that two of them may write the same file. The suffix stays, because libraries
+    choose a format by it. An OSError names `path`, and not the temporary file, of which the user knows nothing.
+    """
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
     with suppress(FileNotFoundError):
         temporary.unlink()  # a link that somebody put there would be followed
     try:
         yield temporary
         sync(temporary)
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is not None and os.fspath(error.filename) == str(temporary):
+            error.filename, error.filename2 = str(path), None
         raise
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from softbias.data import sources
+from softbias.data import load_dataset, sources
 from softbias.data.dataset import Dataset
 from softbias.data.listing import read_listing
-from softbias.data.sources import choose_size, read_own
+from softbias.data.sources import choose_size, open_source
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def sizes(data: Dataset) -> dict[str, int]:
 
 def test_a_flat_folder_is_split_stratified_seeded_and_says_so(tmp_path):
     root = make(tmp_path / "meine Bilder", {"Bär": 20, "猫": 40})
-    data = read_own(root, img_size=16)
+    data = load_dataset(root, img_size=16)
     assert data.name == "meine Bilder"
     assert data.images.shape == (60, 16, 16, 3)
     assert sizes(data) == {"train": 42, "val": 6, "test": 12}
@@ -48,13 +48,13 @@ def test_a_flat_folder_is_split_stratified_seeded_and_says_so(tmp_path):
     assert Path(data.files[0]).is_file()
     for index in (0, 25, 59):
         np.testing.assert_array_equal(data.images[index, 8, 8], np.array(Image.open(data.files[index]))[8, 8])
-    same, other = read_own(root, img_size=16), read_own(root, img_size=16, seed=1)
+    same, other = load_dataset(root, img_size=16), load_dataset(root, img_size=16, seed=1)
     assert same.fingerprint() == data.fingerprint()
     assert not np.array_equal(other.splits["test"], data.splits["test"])
 
 
 def test_given_splits_are_kept(tmp_path):
-    data = read_own(
+    data = load_dataset(
         make(tmp_path / "set", {"train/a": 6, "train/b": 6, "val/a": 2, "val/b": 2, "test/a": 3, "test/b": 3}), img_size=8
     )
     assert sizes(data) == {"train": 12, "val": 4, "test": 6}
@@ -63,25 +63,25 @@ def test_given_splits_are_kept(tmp_path):
 
 
 def test_train_and_test_without_val_stay_so(tmp_path):
-    data = read_own(make(tmp_path / "set", {"train/a": 6, "train/b": 6, "test/a": 3, "test/b": 3}), img_size=8)
+    data = load_dataset(make(tmp_path / "set", {"train/a": 6, "train/b": 6, "test/a": 3, "test/b": 3}), img_size=8)
     assert sizes(data) == {"train": 12, "test": 6}
 
 
 def test_val_without_test_becomes_the_test_set(tmp_path):
-    data = read_own(make(tmp_path / "set", {"train/a": 6, "train/b": 6, "val/a": 2, "val/b": 2}), img_size=8)
+    data = load_dataset(make(tmp_path / "set", {"train/a": 6, "train/b": 6, "val/a": 2, "val/b": 2}), img_size=8)
     assert sizes(data) == {"train": 12, "test": 4}
     assert noted(data, "val is used as test")
 
 
 def test_train_alone_is_split(tmp_path):
-    data = read_own(make(tmp_path / "set", {"train/a": 10, "train/b": 10}), img_size=8)
+    data = load_dataset(make(tmp_path / "set", {"train/a": 10, "train/b": 10}), img_size=8)
     assert sizes(data) == {"train": 14, "val": 2, "test": 4}
     assert noted(data, "there is only train")
 
 
 def test_groups_stay_whole(tmp_path):
     root = make(tmp_path / "set", {"a": 40, "b": 40})
-    data = read_own(root, img_size=8, group_by=r"\w/s(\d+)_")
+    data = load_dataset(root, img_size=8, group_by=r"\w/s(\d+)_")
     groups = {
         split: {Path(data.files[index]).name.split("_")[0] for index in indices} for split, indices in data.splits.items()
     }
@@ -92,14 +92,14 @@ def test_groups_stay_whole(tmp_path):
 def test_given_splits_that_tear_a_group_are_refused(tmp_path):
     root = make(tmp_path / "set", {"train/a": 6, "train/b": 6, "test/a": 3, "test/b": 3})
     with pytest.raises(ValueError, match="1 of 2 groups stand in more than one split: s0: test, train"):
-        read_own(root, img_size=8, group_by=r"s\d")
+        load_dataset(root, img_size=8, group_by=r"s\d")
 
 
 def test_a_csv_file_with_a_group_column(tmp_path):
     root = make(tmp_path / "set", {"a": 20, "b": 20})
     rows = [f"{kind}/s{n // 4}_{n}.png,{kind},{kind}{n // 5}" for kind in "ab" for n in range(20)]
     (root / "list.csv").write_text("\n".join(["image,class,camera", *rows]))
-    data = read_own(root / "list.csv", img_size=8, group_by="camera")
+    data = load_dataset(root / "list.csv", img_size=8, group_by="camera")
     assert len(data) == 40
     assert sum(sizes(data).values()) == 40
     assert noted(data, "8 groups kept whole")
@@ -110,23 +110,23 @@ def test_rows_without_a_split_beside_others_are_refused(tmp_path):
     rows = [f"{kind}/s0_{n}.png,{kind},{'train' if n else ''}" for kind in "ab" for n in range(4)]
     (root / "list.csv").write_text("\n".join(["path,label,split", *rows]))
     with pytest.raises(ValueError, match="2 pictures without a split, while others have one: a/s0_0"):
-        read_own(root / "list.csv", img_size=8)
+        load_dataset(root / "list.csv", img_size=8)
 
 
 def test_a_manifest_keeps_the_split_whatever_the_seed_is_later(tmp_path):
     root = make(tmp_path / "set", {"a": 20, "b": 20})
-    first = read_own(root, img_size=8, seed=3, manifest=tmp_path / "out" / "split.csv")
+    first = load_dataset(root, img_size=8, seed=3, manifest=tmp_path / "out" / "split.csv")
     assert noted(first, "is written to")
-    second = read_own(root, img_size=8, seed=4, manifest=tmp_path / "out" / "split.csv")
+    second = load_dataset(root, img_size=8, seed=4, manifest=tmp_path / "out" / "split.csv")
     assert noted(second, "is read from")
     assert second.fingerprint() == first.fingerprint()
-    listed = read_own(tmp_path / "out" / "split.csv", img_size=8)
+    listed = load_dataset(tmp_path / "out" / "split.csv", img_size=8)
     assert {Path(listed.files[index]).resolve() for index in listed.splits["test"]} == {
         Path(first.files[index]).resolve() for index in first.splits["test"]
     }
     Image.new("RGB", (8, 8)).save(root / "a" / "new.png")
     with pytest.raises(ValueError, match=r"1 picture not in the manifest .*a/new\.png"):
-        read_own(root, img_size=8, manifest=tmp_path / "out" / "split.csv")
+        load_dataset(root, img_size=8, manifest=tmp_path / "out" / "split.csv")
 
 
 def test_broken_pictures_are_refused_by_name_or_skipped_and_counted(tmp_path):
@@ -134,8 +134,8 @@ def test_broken_pictures_are_refused_by_name_or_skipped_and_counted(tmp_path):
     broken = root / "a" / "s0_1.png"
     broken.write_bytes(broken.read_bytes()[:40])
     with pytest.raises(ValueError, match=r"1 of 40 pictures cannot be read(.|\n)*s0_1\.png"):
-        read_own(root, img_size=8)
-    data = read_own(root, img_size=8, skip_broken=True)
+        load_dataset(root, img_size=8)
+    data = load_dataset(root, img_size=8, skip_broken=True)
     assert len(data) == len(data.images) == len(data.files) == 39
     assert str(broken) not in data.files
     assert np.bincount(data.labels).tolist() == [19, 20]
@@ -150,11 +150,11 @@ def test_a_class_whose_training_pictures_are_all_broken_is_refused(tmp_path):
     for file in (root / "train" / "b").iterdir():
         file.write_bytes(b"")
     with pytest.raises(ValueError, match="no readable picture to learn b from"):
-        read_own(root, img_size=8, skip_broken=True)
+        load_dataset(root, img_size=8, skip_broken=True)
 
 
 def test_a_class_that_is_never_tested_is_mentioned(tmp_path):
-    assert noted(read_own(make(tmp_path / "set", {"a": 20, "b": 1}), img_size=8), "test has no picture of b")
+    assert noted(load_dataset(make(tmp_path / "set", {"a": 20, "b": 1}), img_size=8), "test has no picture of b")
 
 
 @pytest.mark.parametrize(
@@ -180,27 +180,29 @@ def test_the_size_follows_the_median_shorter_side_and_the_number_of_pictures(tmp
 
 def test_the_size_may_be_left_open_or_be_a_rectangle(tmp_path):
     root = make(tmp_path / "set", {"a": 6, "b": 6}, (100, 70))
-    data = read_own(root)
+    data = load_dataset(root)
     assert data.img_size == (64, 64)
     assert noted(data, "img_size 64 chosen")
-    assert read_own(root, img_size=(16, 24)).img_size == (16, 24)
+    assert load_dataset(root, img_size=(16, 24)).img_size == (16, 24)
     with pytest.raises(ValueError, match="got 0"):
-        read_own(root, img_size=0)
+        load_dataset(root, img_size=0)
 
 
 def test_arrays_keep_their_size_unless_another_is_asked_for(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (40, 8, 12, 3), np.uint8)
     np.savez(tmp_path / "set.npz", images=images, labels=np.arange(40) % 2)
-    data = read_own(tmp_path / "set.npz")
+    data = load_dataset(tmp_path / "set.npz")
     np.testing.assert_array_equal(data.images, images)
     assert sizes(data) == {"train": 28, "val": 4, "test": 8}
     assert noted(data, "made here")
-    small = read_own(tmp_path / "set.npz", img_size=4, resize_mode="stretch")
+    small = load_dataset(tmp_path / "set.npz", img_size=4, resize_mode="stretch")
     assert small.img_size == (4, 4)
     assert noted(small, "resized from 8 × 12 to 4 × 4, stretch")
     assert abs(small.images.mean() - images.mean()) < 2
-    with pytest.raises(ValueError, match="neither group_by nor a manifest"):
-        read_own(tmp_path / "set.npz", group_by="x")
+    with pytest.raises(ValueError, match="group_by cannot be used"):
+        load_dataset(tmp_path / "set.npz", group_by="x")
+    with pytest.raises(ValueError, match="a manifest cannot be used"):
+        load_dataset(tmp_path / "set.npz", manifest=tmp_path / "split.csv")
 
 
 def test_a_folder_of_npy_files_is_read_as_arrays(tmp_path):
@@ -208,20 +210,35 @@ def test_a_folder_of_npy_files_is_read_as_arrays(tmp_path):
     for split in ("train", "test"):
         np.save(tmp_path / f"{split}_images.npy", images)
         np.save(tmp_path / f"{split}_labels.npy", np.arange(10) % 2)
-    assert sizes(read_own(tmp_path)) == {"train": 10, "test": 10}
+    assert sizes(load_dataset(tmp_path)) == {"train": 10, "test": 10}
 
 
 def test_what_cannot_be_read_is_refused_before_any_work(tmp_path):
-    with pytest.raises(ValueError, match="does not exist; give a folder"):
-        read_own(tmp_path / "gone")
+    with pytest.raises(ValueError, match=r"there is no file or folder .*gone"):
+        load_dataset(tmp_path / "gone")
     with pytest.raises(ValueError, match="there is no resize_mode 'squash'"):
-        read_own(tmp_path, resize_mode="squash")
+        load_dataset(make(tmp_path / "set", {"a": 2, "b": 2}), resize_mode="squash")
+    for options in ({"group_by": "x"}, {"manifest": "split.csv"}, {"skip_broken": True}, {"seed": 1}):
+        with pytest.raises(ValueError, match=f"named set fashion .*{next(iter(options))} is for your own pictures"):
+            load_dataset("fashion", **options)
+
+
+def test_a_source_is_listed_once_and_its_headers_are_read_once(tmp_path, monkeypatch):
+    calls = []
+    for name in ("read_listing", "choose_size"):
+        original = getattr(sources, name)
+        monkeypatch.setattr(sources, name, lambda *args, name=name, do=original: calls.append(name) or do(*args))
+    source = open_source(make(tmp_path / "set", {"a": 6, "b": 6}, (100, 70)))
+    assert source.count == 12 and source.size[0] == 64 and source.name == "set"
+    assert source.read().img_size == (64, 64) and source.read(img_size=8).img_size == (8, 8)
+    assert calls == ["read_listing", "choose_size"]
+    assert open_source("fashion").count is None and open_source("fashion").size is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
 def test_file_names_that_are_no_text_survive_cache_and_manifest(tmp_path):
     root = make(tmp_path / "set", {"a": 10, "b": 10})
     (root / "a" / "s0_0.png").rename(os.fsdecode(os.fsencode(root / "a") + b"/caf\xe9.png"))
-    first = read_own(root, img_size=8, manifest=tmp_path / "split.csv")
+    first = load_dataset(root, img_size=8, manifest=tmp_path / "split.csv")
     assert any(os.fsencode(file).endswith(b"caf\xe9.png") for file in first.files)
-    assert read_own(root, img_size=8, seed=9, manifest=tmp_path / "split.csv").fingerprint() == first.fingerprint()
+    assert load_dataset(root, img_size=8, seed=9, manifest=tmp_path / "split.csv").fingerprint() == first.fingerprint()

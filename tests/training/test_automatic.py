@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from softbias.data.sources import open_source
 from softbias.models import create_model
 from softbias.runs import automatic
 from softbias.runs.automatic import CPU_SECONDS, about_pretrained, choose, coarse_patch, hub_reachable, image_size
@@ -62,11 +63,11 @@ def test_large_sets_of_files_are_made_smaller_on_a_cpu_only(tmp_path, monkeypatc
         (tmp_path / name).mkdir()
         for number in range(3):
             Image.new("RGB", (150, 140), (number, 0, 0)).save(tmp_path / name / f"{number}.png")
-    assert image_size(str(tmp_path), "cpu") is None  # 128, which the reader chooses by itself
+    assert image_size(open_source(tmp_path), "cpu") is None  # 128, which the reader chooses by itself
     monkeypatch.setattr(automatic, "FEW_PICTURES", 5)
-    size, why = image_size(str(tmp_path), "cpu")
+    size, why = image_size(open_source(tmp_path), "cpu")
     assert size == 64 and "6 pictures" in why
-    assert image_size(str(tmp_path), "cuda") is None and image_size("fashion", "cpu") is None
+    assert image_size(open_source(tmp_path), "cuda") is None and image_size(open_source("fashion"), "cpu") is None
 
 
 def test_a_name_server_that_never_answers_does_not_hold_anybody_up(monkeypatch):

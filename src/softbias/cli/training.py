@@ -39,14 +39,16 @@ def run_training(options: TrainingOptions, given: Given, command: str) -> int:
         if is_finished(spec, options, display, first):
             return show(spec, options, first)
     device = find_device(options.device)
-    size = None
-    if "img_size" not in wish.settled["data_options"] and wish.model is None:
-        size = automatic.image_size(wish.settled["data"], device, options.group_by)
-        if size:
-            wish.settled["data_options"]["img_size"] = size[0]
-    from softbias.data import load_dataset
+    from softbias.data.sources import open_source
 
-    data = load_dataset(wish.settled["data"], **wish.settled["data_options"], progress=progress(display))
+    asked, size = wish.settled["data_options"], None
+    source = open_source(wish.settled["data"], asked.get("group_by"))
+    if "img_size" not in asked and wish.model is None:
+        size = automatic.image_size(source, device)
+        if size:
+            asked["img_size"] = size[0]
+    reading = {name: value for name, value in asked.items() if name != "group_by" and value is not None}
+    data = source.read(**reading, progress=progress(display))
     if size:
         display.message(size[1])
     spec, reasons = complete(wish, data, device, given, prog, display, options.minutes)

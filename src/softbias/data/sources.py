@@ -1,7 +1,7 @@
-"""Somebody's own pictures to a Dataset: list, split, decode, and say in notes what was done.
+"""From what a user names to a Dataset: find and list the pictures once, then split and decode them, and note what was done.
 
-    read_own("my_pictures")                                  a folder, a CSV file, an .npz file, a folder of .npy files
-    read_own("bursts", group_by=r"(burst\\d+)_", manifest="split.csv")
+    open_source("my_pictures").read()
+    open_source("bursts", group_by=r"(burst\\d+)_").read(manifest="split.csv")
 
 Splits. Given ones are kept. Without any, 70 % train, 10 % val and 20 % test, stratified and seeded; a `manifest` keeps
 them, and is used again where it exists. With train and test only there is no val, and training takes its own part of train
@@ -10,9 +10,11 @@ for choosing. With train and val only, val becomes the test set: something must 
 
 from __future__ import annotations
 
-import os
+import difflib
 import warnings
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,9 @@ from softbias.data.dataset import Dataset
 from softbias.data.decode import describe_resize_mode, heif_available, resized
 from softbias.data.findings import cut_groups, unassigned
 from softbias.data.listing import Listing, pictures, read_listing, some
-from softbias.data.splits import Indices, read_manifest, splits_of, stratified_split, write_manifest
+from softbias.data.named import DATASETS, load_named
+from softbias.data.splits import Indices, complete_splits, splits_of
+from softbias.data.tables import recall_splits, write_manifest
 from softbias.errors import SoftbiasError
 
 SIZES = (32, 64, 96, 128, 224)
@@ -32,63 +36,125 @@ MANY = 20_000  # pictures; below that, more than 128 pixels cost more time than 
 SAMPLE = 500  # pictures whose headers are read for choosing the size
 
 
-def read_own(
-    path: str | Path,
-    *,
-    img_size: int | tuple[int, int] | None = None,
-    resize_mode: str = "crop",
-    seed: int = 0,
-    group_by: str | None = None,
-    skip_broken: bool = False,
-    cache_dir: str | Path | None = None,
-    manifest: str | Path | None = None,
-    workers: int | None = None,
-    progress: Progress | None = None,
-) -> Dataset:
-    """Read a set of pictures.
+@dataclass(frozen=True)
+class Source:
+    """A set of pictures that was found and listed, but not decoded: see `open_source`.
 
-    img_size      side, or (height, width); None lets `choose_size` decide, and keeps arrays as they are
-    resize_mode   what happens to the aspect ratio: crop, pad or stretch
-    seed          for the split, where none is given
-    group_by      an expression on the files' paths, or a column of the CSV file: a group is never torn apart by a split
-    skip_broken   leave out files that cannot be read, and say how many; otherwise they are an error that names them
-    manifest      a CSV file for the split made here; if it exists already, the split is read from it
+    name      of the set
+    listing   which pictures there are; None for arrays and named sets, whose files say it when they are read
     """
-    describe_resize_mode(resize_mode)
-    path = Path(path)
-    if not path.exists():
-        raise SoftbiasError(
-            f"{path} does not exist; give a folder with one per class, a CSV file (path, label) or an .npz file"
+
+    name: str
+    path: Path | None = None
+    listing: Listing | None = None
+
+    @property
+    def count(self) -> int | None:
+        """How many pictures there are, where they are listed."""
+        return None if self.listing is None else len(self.listing)
+
+    @cached_property
+    def size(self) -> tuple[int, str] | None:
+        """The side that suits the listed pictures, and the reason; headers are read for it, once."""
+        return None if self.listing is None else choose_size(self.listing)
+
+    def read(
+        self,
+        *,
+        img_size: int | tuple[int, int] | None = None,
+        resize_mode: str = "crop",
+        seed: int = 0,
+        skip_broken: bool = False,
+        manifest: str | Path | None = None,
+        data_dir: str | Path | None = None,
+        download: bool = True,
+        cache_dir: str | Path | None = None,
+        workers: int | None = None,
+        progress: Progress | None = None,
+    ) -> Dataset:
+        """The decoded set.
+
+        img_size      side, or (height, width); None takes `size`, and keeps arrays and named sets as they are
+        resize_mode   what happens to the aspect ratio: crop, pad or stretch
+        seed          for the split, where none is given
+        skip_broken   leave out files that cannot be read, and say how many; otherwise they are an error that names them
+        manifest      a CSV file for the split made here; if it exists already, the split is read from it
+        data_dir      where the files of a named set are, or go
+        download      whether missing files of a named set may be downloaded
+        """
+        describe_resize_mode(resize_mode)
+        if self.path is None:
+            own = {"skip_broken": skip_broken, "manifest": manifest, "seed": seed, "cache_dir": cache_dir, "workers": workers}
+            useless = [name for name, given in own.items() if given]
+            if useless:
+                raise SoftbiasError(
+                    f"the named set {self.name} has its own files and splits; {', '.join(useless)} is for your own pictures"
+                )
+            return load_named(
+                self.name, data_dir=data_dir, img_size=img_size, resize_mode=resize_mode, download=download, progress=progress
+            )
+        if self.listing is None:
+            if manifest is not None:
+                raise SoftbiasError(f"{self.path}: arrays have no file names, so a manifest cannot be used")
+            return _arrays(self.path, img_size, resize_mode, seed)
+        listing, notes = self.listing, list(self.listing.notes)
+        if img_size is None:
+            img_size, why = self.size or choose_size(listing)
+            notes.append(why)
+        size = _pair(img_size)
+        images, kept, problems = decode_all(listing, size, resize_mode, skip_broken, workers, cache_dir, progress)
+        if problems:
+            kinds = some(sorted({problem.kind for problem in problems}))
+            notes.append(f"{len(problems)} of {pictures(len(listing))} cannot be read ({kinds}): left out")
+            listing = listing.take(kept)
+        splits, made = _split(listing, seed, manifest)
+        made += _require_classes(listing.name, listing.labels, listing.class_names, splits)
+        return Dataset(
+            listing.name,
+            images,
+            listing.labels,
+            listing.class_names,
+            splits,
+            files=tuple(str(file) for file in listing.files),
+            notes=(*notes, f"pictures at {size[0]} × {size[1]}, {describe_resize_mode(resize_mode)}", *made),
+            split_notes=tuple(made),
         )
+
+
+def open_source(source: str | Path, group_by: str | None = None) -> Source:
+    """A set by name (`softbias.data.named.DATASETS`), or the user's own: a folder, a CSV file, an .npz file, a folder of
+    .npy files. A folder or a CSV file is listed here, and only here.
+
+        source = open_source("my_pictures")
+        source.count, source.size               # for choices that come before decoding
+        data = source.read(img_size=64)
+
+    group_by   an expression on the files' paths, or a column of the CSV file: a group is never torn apart by a split
+    """
+    path = Path(source)
+    if str(source) in DATASETS and not path.exists():
+        if group_by:
+            raise SoftbiasError(f"the named set {source} has its own files and splits; group_by is for your own pictures")
+        return Source(str(source))
+    if not path.exists():
+        raise SoftbiasError(nothing_there(str(source), tuple(DATASETS)))
     if path.suffix.lower() in (".npz", ".npy") or is_array_folder(path):
-        if group_by is not None or manifest is not None:
-            raise SoftbiasError(f"{path}: arrays have no file names, so neither group_by nor a manifest can be used")
-        data = _fitted(read_arrays(path), img_size, resize_mode)
-        splits, made = complete_splits(data.name, data.labels, data.splits, seed)
-        return data.with_splits(splits, *made, *_require_classes(data.name, data.labels, data.class_names, splits))
+        if group_by is not None:
+            raise SoftbiasError(f"{path}: arrays have no file names, so group_by cannot be used")
+        return Source(path.stem, path)
     listing = read_listing(path, group_by)
-    notes = list(listing.notes)
-    if img_size is None:
-        img_size, why = choose_size(listing)
-        notes.append(why)
-    size = _pair(img_size)
-    images, kept, problems = decode_all(listing, size, resize_mode, skip_broken, workers, cache_dir, progress)
-    if problems:
-        kinds = some(sorted({problem.kind for problem in problems}))
-        notes.append(f"{len(problems)} of {pictures(len(listing))} cannot be read ({kinds}): left out")
-        listing = listing.take(kept)
-    splits, made = _split(listing, seed, manifest)
-    made += _require_classes(listing.name, listing.labels, listing.class_names, splits)
-    return Dataset(
-        listing.name,
-        images,
-        listing.labels,
-        listing.class_names,
-        splits,
-        files=tuple(str(file) for file in listing.files),
-        notes=(*notes, f"pictures at {size[0]} × {size[1]}, {describe_resize_mode(resize_mode)}", *made),
-        split_notes=tuple(made),
-    )
+    return Source(listing.name, path, listing)
+
+
+def nothing_there(source: str, sets: Sequence[str]) -> str:
+    """What to say of a path that does not exist and is no set's name: what lies near, and where it was looked for."""
+    path = Path(source)
+    beside = sorted(str(each) for each in path.parent.iterdir()) if path.parent.is_dir() else []
+    longer = [name for name in beside if Path(name).name.startswith(path.name)] if path.name else []
+    nearest = [*difflib.get_close_matches(source, [*beside, *sets], n=1), *longer][:1]
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+    where = "" if path.is_absolute() else f" in {Path.cwd()}"
+    return f"there is no file or folder {source!r}{where}{hint} Sets by name: {', '.join(sorted(sets))}"
 
 
 def choose_size(listing: Listing) -> tuple[int, str]:
@@ -124,49 +190,11 @@ def _split(listing: Listing, seed: int, manifest: str | Path | None) -> tuple[di
             raise SoftbiasError(f"{listing.name}: {problems[0].text}: {some(problems[0].files)}")
     given = splits_of(listing.split or [])
     if manifest is not None and set(given) <= {"train"} and Path(manifest).exists():
-        return _recall(listing, Path(manifest)), [f"the split is read from {manifest}"]
+        return recall_splits(listing, Path(manifest)), [f"the split is read from {manifest}"]
     splits, notes = complete_splits(listing.name, listing.labels, given, seed, listing.groups)
     if manifest is not None and set(given) <= {"train"}:
         notes.append(f"the split is written to {write_manifest(manifest, listing, splits)}")
     return splits, notes
-
-
-def complete_splits(
-    name: str, labels: Indices, given: dict[str, Indices], seed: int, groups: tuple[str, ...] | None = None
-) -> tuple[dict[str, Indices], list[str]]:
-    """Splits that have a train and a test part, whatever was given, and sentences about what was done for that."""
-    if given and "train" not in given:
-        raise SoftbiasError(f"{name}: there are pictures for {some(list(given))}, but none for train")
-    if "test" in given:
-        return given, []
-    if "val" in given:
-        return {"train": given["train"], "test": given["val"]}, [
-            "there is no test split, so val is used as test, for no choice"
-        ]
-    pool = given.get("train", np.arange(len(labels)))
-    parts = stratified_split(labels[pool], seed=seed, groups=None if groups is None else [groups[index] for index in pool])
-    counts = ", ".join(f"{len(indices)} {split}" for split, indices in parts.items())
-    how = (
-        "stratified by class"
-        if groups is None
-        else f"{len(set(groups))} groups kept whole, as near to each class as they allow"
-    )
-    what = "there is only train, so it was split" if given else "the split was made here"
-    return {split: pool[indices] for split, indices in parts.items()}, [f"{what} with seed {seed}: {counts}; {how}"]
-
-
-def _recall(listing: Listing, manifest: Path) -> dict[str, Indices]:
-    """The splits of a manifest for the pictures of a listing, which must all be in it."""
-    old, splits = read_manifest(manifest)
-    place = {os.path.abspath(old.files[index]): split for split, indices in splits.items() for index in indices}
-    found = [place.get(os.path.abspath(file), "") for file in listing.files]
-    new = [name for name, split in zip(listing.relative(), found, strict=True) if not split]
-    if new:
-        raise SoftbiasError(
-            f"{listing.name}: {pictures(len(new))} not in the manifest {manifest}: {some(new)}; add them "
-            "there, or remove the manifest to split anew"
-        )
-    return splits_of(found)
 
 
 def _require_classes(name: str, labels: Indices, class_names: tuple[str, ...], splits: dict[str, Indices]) -> list[str]:
@@ -181,6 +209,12 @@ def _require_classes(name: str, labels: Indices, class_names: tuple[str, ...], s
         if without:
             notes.append(f"{split} has no picture of {some(without)}")
     return notes
+
+
+def _arrays(path: Path, img_size: int | tuple[int, int] | None, resize_mode: str, seed: int) -> Dataset:
+    data = _fitted(read_arrays(path), img_size, resize_mode)
+    splits, made = complete_splits(data.name, data.labels, data.splits, seed)
+    return data.with_splits(splits, *made, *_require_classes(data.name, data.labels, data.class_names, splits))
 
 
 def _fitted(data: Dataset, img_size: int | tuple[int, int] | None, resize_mode: str) -> Dataset:

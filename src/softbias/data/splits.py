@@ -7,12 +7,10 @@ So no class depends on how many pictures another one has, and 5 % of a set lies 
 
 from __future__ import annotations
 
-import csv
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,11 +19,73 @@ from numpy.typing import ArrayLike, NDArray
 from softbias.errors import SoftbiasError
 
 if TYPE_CHECKING:
-    from softbias.data.listing import Listing
+    from softbias.data.dataset import Dataset
 
 Indices = NDArray[np.int64]
 FRACTIONS = {"val": 0.1, "test": 0.2}  # the rest trains
 PURPOSES = {"split": 1, "fraction": 2, "fold": 3, "group": 4}
+FEW = 20  # training pictures; fewer than that are too few to keep some of them for choosing
+
+
+@dataclass(frozen=True)
+class Split:
+    """The pictures of one run: indices into its Dataset. The test pictures take part in no choice."""
+
+    train: Indices
+    val: Indices | None
+    test: Indices | None
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Indices]:
+        """Names -> indices of the parts that there are."""
+        parts = {"train": self.train, "val": self.val, "test": self.test}
+        return {name: indices for name, indices in parts.items() if indices is not None}
+
+
+def make_split(data: Dataset, train_fraction: float = 1.0, val_fraction: float = 0.0, seed: int = 0) -> Split:
+    """The split of a run.
+
+    train_fraction   share of each class's training pictures; the same pictures for every seed
+    val_fraction     share of the training pictures that is kept for choosing, where the set has no validation pictures
+    """
+    train, notes = data.splits["train"], []
+    if train_fraction < 1:
+        train = nested_fraction(data.labels, train, train_fraction, seed=0)
+        notes.append(f"{len(train):,} training pictures, {100 * train_fraction:.6g} % of each class")
+    val = data.splits.get("val")
+    if val is None and val_fraction and len(train) >= FEW:
+        parts = stratified_split(data.labels[train], {"val": val_fraction}, seed=seed)
+        val, train = train[parts["val"]], train[parts["train"]]
+        notes.append(f"{len(val):,} of the training pictures are kept for choosing the best epoch")
+    return Split(train, val if val is not None and len(val) else None, data.splits.get("test"), tuple(notes))
+
+
+def complete_splits(
+    name: str, labels: Indices, given: Mapping[str, Indices], seed: int, groups: Sequence[str] | None = None
+) -> tuple[dict[str, Indices], list[str]]:
+    """Splits with a train and a test part for a set of that name, and notes about what was done for that.
+
+    Given splits are kept. Without a test part, val becomes test: something must take part in no choice. With neither, the
+    training pictures are shared out by `stratified_split`.
+    """
+    if given and "train" not in given:
+        raise SoftbiasError(f"{name}: there are pictures for {', '.join(given)}, but none for train")
+    if "test" in given:
+        return dict(given), []
+    if "val" in given:
+        return {"train": given["train"], "test": given["val"]}, [
+            "there is no test split, so val is used as test, for no choice"
+        ]
+    pool = given.get("train", np.arange(len(labels)))
+    parts = stratified_split(labels[pool], seed=seed, groups=None if groups is None else [groups[index] for index in pool])
+    counts = ", ".join(f"{len(indices)} {split}" for split, indices in parts.items())
+    how = (
+        "stratified by class"
+        if groups is None
+        else f"{len(set(groups))} groups kept whole, as near to each class as they allow"
+    )
+    what = "there is only train, so it was split" if given else "the split was made here"
+    return {split: pool[indices] for split, indices in parts.items()}, [f"{what} with seed {seed}: {counts}; {how}"]
 
 
 def stratified_split(
@@ -147,36 +207,6 @@ def k_fold(labels: ArrayLike, indices: ArrayLike, folds: int, seed: int) -> list
     return [(np.setdiff1d(chosen, out, assume_unique=True), out) for out in held]
 
 
-def write_manifest(path: str | Path, listing: Listing, splits: Mapping[str, ArrayLike]) -> Path:
-    """Write path, label, split of every picture in a split as CSV that `list_csv` reads; paths are relative to it."""
-    path = Path(path)
-    rows = sorted((int(index), split) for split, indices in splits.items() for index in np.asarray(indices))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(part, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-            table = csv.writer(file)
-            table.writerow(["path", "label", "split"])
-            for index, split in rows:
-                table.writerow(
-                    [_relative(listing.files[index], path.parent), listing.class_names[listing.labels[index]], split]
-                )
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-    return path
-
-
-def read_manifest(path: str | Path) -> tuple[Listing, dict[str, Indices]]:
-    """What `write_manifest` wrote: the pictures, and split names -> indices into them."""
-    from softbias.data.tables import list_csv
-
-    listing = list_csv(path)
-    if listing.split is None:
-        raise SoftbiasError(f"{path} is no manifest: it has no column 'split'")
-    return listing, splits_of(listing.split)
-
-
 def splits_of(split: Sequence[str]) -> dict[str, Indices]:
     """Split names -> indices, from one name per picture; those without one ('') are in none.
 
@@ -193,10 +223,3 @@ def _order(count: int, seed: int, purpose: str, label: int) -> Indices:
         raise SoftbiasError(f"a seed is a whole number from 0 on, but got {seed}")
     words = np.random.PCG64(np.random.SeedSequence([seed, PURPOSES[purpose], label])).random_raw(count)
     return np.argsort(words, kind="stable")
-
-
-def _relative(file: Path, folder: Path) -> str:
-    try:
-        return Path(os.path.relpath(os.path.abspath(file), os.path.abspath(folder))).as_posix()
-    except ValueError:  # another drive
-        return str(os.path.abspath(file))

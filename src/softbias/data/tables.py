@@ -6,13 +6,20 @@ Commas, semicolons and tabs separate, whatever the suffix. Other usual names of 
 from __future__ import annotations
 
 import csv
+import io
+import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from softbias.data.listing import SPLIT_NAMES, Listing, make_listing, pictures, same_classes, some
+from softbias.data.splits import Indices, splits_of
 from softbias.errors import SoftbiasError
+from softbias.files import write_bytes
 
 COLUMNS = {
     "path": ("path", "file", "filename", "filepath", "file_name", "image", "image_path"),
@@ -82,3 +89,46 @@ def read_table(path: Path, needed: Sequence[str] = ("path", "label")) -> dict[st
     if twice:
         raise SoftbiasError(f"{path} lists {pictures(len(twice))} more than once: {some(twice)}; list each one once")
     return table
+
+
+def write_manifest(path: str | Path, listing: Listing, splits: Mapping[str, ArrayLike]) -> Path:
+    """Write path, label, split of every picture in a split as CSV that `list_csv` reads; paths are relative to it."""
+    path = Path(path)
+    rows = sorted((int(index), split) for split, indices in splits.items() for index in np.asarray(indices))
+    lines = io.StringIO(newline="")
+    table = csv.writer(lines)
+    table.writerow(["path", "label", "split"])
+    for index, split in rows:
+        table.writerow([_relative(listing.files[index], path.parent), listing.class_names[listing.labels[index]], split])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, lines.getvalue().encode("utf-8", "surrogateescape"))
+    return path
+
+
+def read_manifest(path: str | Path) -> tuple[Listing, dict[str, Indices]]:
+    """What `write_manifest` wrote: the pictures, and split names -> indices into them."""
+    listing = list_csv(path)
+    if listing.split is None:
+        raise SoftbiasError(f"{path} is no manifest: it has no column 'split'")
+    return listing, splits_of(listing.split)
+
+
+def recall_splits(listing: Listing, manifest: Path) -> dict[str, Indices]:
+    """The splits that a manifest states for the pictures of a listing, which must all be in it."""
+    listed, splits = read_manifest(manifest)
+    split_of = {os.path.abspath(listed.files[index]): split for split, indices in splits.items() for index in indices}
+    found = [split_of.get(os.path.abspath(file), "") for file in listing.files]
+    unknown = [name for name, split in zip(listing.relative(), found, strict=True) if not split]
+    if unknown:
+        raise SoftbiasError(
+            f"{listing.name}: {pictures(len(unknown))} not in the manifest {manifest}: {some(unknown)}; add them "
+            "there, or remove the manifest to split anew"
+        )
+    return splits_of(found)
+
+
+def _relative(file: Path, folder: Path) -> str:
+    try:
+        return Path(os.path.relpath(os.path.abspath(file), os.path.abspath(folder))).as_posix()
+    except ValueError:  # another drive
+        return str(os.path.abspath(file))

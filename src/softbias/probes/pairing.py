@@ -50,9 +50,7 @@ class Sets:
     def of_run(self, spec: RunSpec) -> Dataset:
         """A run's pictures, split as it split them: validation pictures are no training pictures."""
         data = self.load(spec.data, **spec.data_options)
-        parts = split_up(data, spec)
-        splits = {"train": parts.train, "val": parts.val, "test": parts.test}
-        return data.with_splits({name: indices for name, indices in splits.items() if indices is not None})
+        return data.with_splits(split_up(data, spec).as_dict())
 
 
 def pair(source: str, data: str | None, sets: Sets, *, device: str = "cpu", options: Mapping[str, Any] | None = None) -> Pair:

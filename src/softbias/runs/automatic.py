@@ -19,11 +19,13 @@ import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softbias import environment
 from softbias.training.recipe import Recipe, find_recipe
+
+if TYPE_CHECKING:
+    from softbias.data.sources import Source
 
 CPU_SECONDS = 150.0  # for training on a CPU, when nobody said how long
 LONGER, MOST_EPOCHS = 6, 1000  # the longer alternative takes so many times as many epochs, but never more than that
@@ -160,22 +162,17 @@ def count(number: float, what: str) -> str:
     return f"{number:g} {what}" if number == 1 else f"{number:g} {what}s"
 
 
-def image_size(data: str, device_type: str, group_by: str | None = None) -> tuple[int, str] | None:
-    """A side other than the reader's own choice, with the reason: on a CPU for large sets of files."""
-    from softbias.data.arrays import is_array_folder
-    from softbias.data.listing import read_listing
-    from softbias.data.sources import choose_size
-
-    path = Path(data)
-    if device_type != "cpu" or not path.exists() or path.suffix.lower() in (".npz", ".npy") or is_array_folder(path):
+def image_size(source: Source, device_type: str) -> tuple[int, str] | None:
+    """A side other than the source's own choice, with the reason: on a CPU for large sets of files."""
+    if device_type != "cpu" or source.count is None or source.count < FEW_PICTURES:
         return None
-    listing = read_listing(path, group_by)
-    size, _ = choose_size(listing)
-    if len(listing) < FEW_PICTURES or size <= LARGE_SET_SIDE:
+    assert source.size is not None  # it is listed
+    side, _ = source.size
+    if side <= LARGE_SET_SIDE:
         return None
     return (
         LARGE_SET_SIDE,
-        f"img_size {LARGE_SET_SIDE}: on a CPU {len(listing):,} pictures of {size} pixels would take too long",
+        f"img_size {LARGE_SET_SIDE}: on a CPU {source.count:,} pictures of {side} pixels would take too long",
     )
 
 

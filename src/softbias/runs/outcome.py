@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from softbias.data.dataset import Dataset
 from softbias.data.listing import Listing
-from softbias.data.splits import write_manifest
+from softbias.data.tables import write_manifest
 from softbias.environment import describe_machine
 from softbias.files import write_text
 from softbias.models.cost import count_macs
@@ -134,8 +134,7 @@ def write_split(path: Path, data: Dataset, split: Split) -> None:
     assert data.files is not None
     root = Path(data.files[0]).parent
     listing = Listing(data.name, tuple(map(Path, data.files)), data.labels, data.class_names, root)
-    parts = {"train": split.train, "val": split.val, "test": split.test}
-    write_manifest(path, listing, {name: indices for name, indices in parts.items() if indices is not None})
+    write_manifest(path, listing, split.as_dict())
 
 
 def write_predictions(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,13 @@ from torch import nn
 
 from softbias.attention.ahead import compile_ahead
 from softbias.data.dataset import Dataset
-from softbias.data.splits import nested_fraction, stratified_split
+from softbias.data.splits import Split, make_split
 from softbias.environment import find_device
 from softbias.errors import SoftbiasError
 from softbias.models import create_model
 from softbias.models.resize import resize
 from softbias.models.storage import load
 from softbias.models.weights import load_weights
-from softbias.pages.format import share
 from softbias.regularizers import parse_requests
 from softbias.regularizers.attach import find_sites
 from softbias.runs.run import Run, RunSpec
@@ -52,26 +50,9 @@ def mixed_precision(recipe: Recipe, kind: str) -> str:
     return {"auto": "bf16" if bf16 else "no", "fp32": "no"}.get(recipe.precision, recipe.precision)
 
 
-@dataclass(frozen=True)
-class Split:
-    train: NDArray[np.int64]
-    val: NDArray[np.int64] | None
-    test: NDArray[np.int64] | None
-    notes: tuple[str, ...] = ()
-
-
 def split_up(data: Dataset, spec: RunSpec) -> Split:
-    """Training, validation and test pictures; the test pictures take part in no choice."""
-    train, notes = data.splits["train"], []
-    if spec.train_fraction < 1:
-        train = nested_fraction(data.labels, train, spec.train_fraction, seed=0)
-        notes.append(f"{len(train):,} training pictures, {share(spec.train_fraction)} of each class")
-    val = data.splits.get("val")
-    if val is None and spec.recipe.val_fraction and len(train) >= 20:
-        parts = stratified_split(data.labels[train], {"val": spec.recipe.val_fraction}, seed=spec.seed)
-        val, train = train[parts["val"]], train[parts["train"]]
-        notes.append(f"{len(val):,} of the training pictures are kept for choosing the best epoch")
-    return Split(train, val if val is not None and len(val) else None, data.splits.get("test"), tuple(notes))
+    """The pictures of the run."""
+    return make_split(data, spec.train_fraction, spec.recipe.val_fraction, spec.seed)
 
 
 def output_names(spec: RunSpec, data: Dataset) -> tuple[str, ...]:
