@@ -21,7 +21,8 @@ from softbias.app.server import describe
 from softbias.app.shelf import Shelf
 from softbias.cli import main
 from softbias.models import create_model
-from softbias.runs.opening import open_model
+from softbias.runs.opening import open_classifier
+from softbias.runs.run import Run
 
 PATCHES = ["--model-option", "patch_size=8"]
 SCRIPT = """
@@ -85,18 +86,18 @@ def same(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> bool:
 
 
 def test_a_killed_run_is_its_last_checkpoint_and_sees_pictures_as_a_finished_one(killed, tmp_path):
-    opened = open_model(killed)
+    opened = open_classifier(killed)
     last = checkpoints(killed)[-1]
-    assert same(opened.classifier.model, state(last)) and not opened.classifier.model.training
+    assert same(opened.model, state(last)) and not opened.model.training
     step = int(last.name[5:])
-    assert opened.classifier.name == f"killed (step {step} of 3,000)" and opened.classifier.weights == "trained"
+    assert opened.name == f"killed (step {step} of 3,000)" and opened.weights == "trained"
     assert main([*words(tmp_path / "run", 1), *PATCHES]) == 0
-    finished = open_model(tmp_path / "run")
-    assert finished.classifier.name == "run" and finished.run is not None
+    finished = open_classifier(tmp_path / "run")
+    assert finished.name == "run"
     for name in ("img_size", "resize_mode", "class_names"):
         assert getattr(opened, name) == getattr(finished, name), name
-    assert opened.classifier.mean == pytest.approx(finished.classifier.mean) and opened.classifier.mean != (0, 0, 0)
-    assert opened.classifier.std == pytest.approx(finished.classifier.std)
+    assert opened.mean == pytest.approx(finished.mean) and opened.mean != (0, 0, 0)
+    assert opened.std == pytest.approx(finished.std)
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_half_written_ones_are_left_to_who_trains(killed, tmp_path):
@@ -106,7 +107,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_half_written_ones_are_left_to_w
     (last / "state.safetensors").write_bytes(b"junk")
     growing = copy / "checkpoints" / "step-99999999.tmp"
     growing.mkdir()
-    assert same(open_model(copy).classifier.model, state(before)) and growing.is_dir()
+    assert same(open_classifier(copy).model, state(before)) and growing.is_dir()
 
 
 def test_explain_probe_and_app_show_a_killed_run_and_say_where_it_stands(killed, picture, tmp_path, capsys):
@@ -143,16 +144,16 @@ def test_a_name_gives_the_same_fresh_weights_every_time_and_leaves_the_seed_alon
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    one = open_model("convit_nano", num_classes=3)
+    one = open_classifier("convit_nano", num_classes=3)
     assert torch.equal(torch.rand(3), expected)
-    assert same(open_model("convit_nano", num_classes=3).classifier.model, one.classifier.model.state_dict())
-    assert one.classifier.weights == "untrained" and one.class_names == ("class 0", "class 1", "class 2") and one.run is None
+    assert same(open_classifier("convit_nano", num_classes=3).model, one.model.state_dict())
+    assert one.weights == "untrained" and one.output_names == ("class 0", "class 1", "class 2")
 
 
 def test_options_are_for_models_that_are_built_here(tmp_path, capsys):
     folder = softbias.save(create_model("convit_nano", num_classes=3), tmp_path / "saved", class_names=["a", "b", "c"])
     with pytest.raises(ValueError, match="options of a model are for one that is built here"):
-        open_model(folder, patch_size=8)
+        open_classifier(folder, patch_size=8)
     assert main(["probe", str(folder), "--data", "fashion", "--model-option", "patch_size=8", "--out", str(tmp_path)]) == 2
     assert "--model-option is for models that are built here" in capsys.readouterr().err
 
@@ -161,7 +162,7 @@ def test_a_head_trained_on_a_fresh_backbone_is_called_so(tmp_path):
     torch.manual_seed(0)
     base = softbias.save(create_model("convit_nano", num_classes=10, patch_size=8), tmp_path / "base")
     assert main([*words(tmp_path / "run", 1), "--from", str(base), "--finetune", "probe"]) == 0
-    opened = open_model(tmp_path / "run")
-    assert opened.classifier.weights == "untrained but for its head"
-    (saved,) = opened.moments()
-    assert opened.at(saved).classifier.weights == "untrained but for its head"
+    run = Run(tmp_path / "run")
+    assert run.classifier().weights == "untrained but for its head"
+    (saved,) = run.checkpoints
+    assert run.classifier(saved).weights == "untrained but for its head"

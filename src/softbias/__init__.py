@@ -19,7 +19,7 @@ from softbias._version import __version__
 if TYPE_CHECKING:
     from softbias.attention import ATTENTION, register_attention
     from softbias.data import load_dataset
-    from softbias.explanations import Explanation, explain
+    from softbias.explanations import Explanation
     from softbias.grid import Grid
     from softbias.models import Layer, ModelSpec, ResNetSpec, build, create_model, list_models
     from softbias.models.convert import convert
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from softbias.models.storage import load, save
     from softbias.models.weights import load_weights
     from softbias.runs.fit import fit
+    from softbias.runs.inference import explain
     from softbias.sklearn import SoftbiasClassifier
     from softbias.study.compare import compare
 
@@ -72,7 +73,7 @@ PLACES = {
     "compare": "softbias.study.compare",
     "convert": "softbias.models.convert",
     "create_model": "softbias.models",
-    "explain": "softbias.explanations",
+    "explain": "softbias.runs.inference",
     "export": "softbias.models.export",
     "fit": "softbias.runs.fit",
     "inspect": "softbias.models.inspect",

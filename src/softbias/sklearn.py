@@ -34,7 +34,7 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):
     resize_mode              what happens to the aspect ratio: crop, pad or stretch
     out                      folder that keeps the run; None keeps the model in memory only
 
-    After fit: `classes_`, `n_iter_` (epochs), and `predictor_`, which also takes files one by one.
+    After fit: `classes_`, `n_iter_` (epochs), and `classifier_`, which also takes files one by one.
     """
 
     def __init__(
@@ -64,9 +64,10 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: ArrayLike) -> SoftbiasClassifier:
         from softbias.data.dataset import Dataset
+        from softbias.environment import find_device
         from softbias.runs.fit import run_fit
-        from softbias.runs.predictor import Predictor
-        from softbias.runs.run import RunSpec
+        from softbias.runs.opening import open_classifier
+        from softbias.runs.spec import RunSpec
         from softbias.training.display import choose
         from softbias.training.recipe import find_recipe
 
@@ -95,17 +96,17 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):
         with tempfile.TemporaryDirectory(prefix="softbias-") as folder:
             place = Path(self.out) if self.out is not None else Path(folder) / "run"
             result = run_fit(spec, place, data=data, display=display, device=self.device, trackers=(), baseline=False)
-            self.predictor_ = Predictor(result.path, device=self.device)
+            self.classifier_ = open_classifier(result.path, device=find_device(self.device))
         self.n_iter_ = result.summary["epochs"]
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Probabilities in the order of `classes_`.  # (n, K)"""
-        check_is_fitted(self, "predictor_")
-        return self.predictor_.probabilities(self.pictures(X, self.predictor_.img_size))
+        check_is_fitted(self, "classifier_")
+        return self.classifier_.probabilities(self.pictures(X, self.classifier_.img_size))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        check_is_fitted(self, "predictor_")
+        check_is_fitted(self, "classifier_")
         return self.classes_[self.predict_proba(X).argmax(1)]
 
     def pictures(self, X: Any, size: tuple[int, int] | None) -> NDArray[np.uint8]:

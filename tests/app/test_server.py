@@ -53,7 +53,7 @@ def test_checkpoints_are_the_model_as_it_was(served, run, shelf):
     assert sum(p.values()) == pytest.approx(1, abs=1e-4)
     training = served.get("/api/training?model=0")
     assert [row["epoch"] for row in training["gates"]] == [1, 2, 3] and len(training["gates"][0]["layers"]) == 3
-    early = shelf.models[0].at(1).classifier.model.blocks[0].attn.gate.sigmoid().tolist()
+    early = shelf.models[0].at(1).model.blocks[0].attn.gate.sigmoid().tolist()
     assert training["gates"][0]["layers"]["0"] == pytest.approx(early)
     assert [row["epoch"] for row in training["epochs"]] == [1, 2, 3]
     assert served.get("/api/training?model=1") == {"epochs": [], "gates": [], "test": None, "report": False}

@@ -7,7 +7,7 @@ import torch
 
 from softbias.app.shelf import Shelf, unfolded
 from softbias.models import create_model
-from softbias.runs.opening import open_model
+from softbias.runs.opening import open_classifier
 from softbias.runs.run import Run
 
 
@@ -64,16 +64,16 @@ def test_only_safetensors_are_loaded(run, tmp_path):
     (tmp_path / "model" / "model.safetensors").unlink()
     torch.save({}, tmp_path / "model" / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"no model\.safetensors"):
-        open_model(tmp_path / "model")
+        open_classifier(tmp_path / "model")
     shutil.copy(tmp_path / "model" / "pytorch_model.bin", tmp_path / "model" / "model.safetensors")
     with pytest.raises(Exception, match="header"):
-        open_model(tmp_path / "model")
+        open_classifier(tmp_path / "model")
 
 
 def test_the_start_is_the_model_that_training_began_with(shelf, run):
-    torch.manual_seed(Run(run).spec().seed)
-    fresh = create_model("convit_nano", num_classes=3, img_size=shelf.models[0].opened.img_size)
+    torch.manual_seed(Run(run).spec.seed)
+    fresh = create_model("convit_nano", num_classes=3, img_size=shelf.models[0].classifier.img_size)
     start = shelf.models[0].at(0)
-    assert start.classifier.weights == "untrained"
-    for name, tensor in start.classifier.model.state_dict().items():
+    assert start.weights == "untrained"
+    for name, tensor in start.model.state_dict().items():
         assert torch.equal(tensor, fresh.state_dict()[name]), name

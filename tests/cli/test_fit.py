@@ -182,7 +182,7 @@ def test_fields_of_the_recipe_have_short_and_long_names(pictures, tmp_path):
     }
     for name, words in asked.items():
         assert main(["fit", str(pictures), "--out", str(tmp_path / name), "--quiet", *SHORT, *words]) == 0
-    short, long = (Run(tmp_path / name).spec().recipe for name in asked)
+    short, long = (Run(tmp_path / name).spec.recipe for name in asked)
     assert short == long and (short.batch_size, short.augmentation.flip, short.augmentation.zoom) == (8, 0.0, (0.9, 1.1))
 
 

@@ -113,23 +113,23 @@ def test_export_writes_onnx_that_agrees_with_the_model(run, pictures, tmp_path, 
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     from softbias.data.decode import decode
-    from softbias.runs.predictor import Predictor
+    from softbias.runs.opening import open_classifier
 
     out = tmp_path / "model.onnx"
     assert main(["export", str(run), str(out)]) == 0
     assert "images (batch, 3, 32, 32)" in capsys.readouterr().out
-    predictor = Predictor(run, device="cpu")
-    image = decode(pictures / "red" / "red 1.png", predictor.img_size, predictor.resize_mode)
-    inputs = (image.transpose(2, 0, 1)[None] / 255 - np.reshape(predictor.mean, (3, 1, 1))) / np.reshape(
-        predictor.std, (3, 1, 1)
+    classifier = open_classifier(run)
+    image = decode(pictures / "red" / "red 1.png", classifier.img_size, classifier.resize_mode)
+    inputs = (image.transpose(2, 0, 1)[None] / 255 - np.reshape(classifier.mean, (3, 1, 1))) / np.reshape(
+        classifier.std, (3, 1, 1)
     )
     (logits,) = runtime.InferenceSession(str(out)).run(None, {"images": inputs.astype(np.float32)})
     probabilities = np.exp(logits[0]) / np.exp(logits[0]).sum()
-    assert probabilities == pytest.approx(predictor.probabilities(image[None])[0], abs=1e-4)
+    assert probabilities == pytest.approx(classifier.probabilities(image[None])[0], abs=1e-4)
 
 
 MISTAKES = {
-    ("predict", "nowhere", "x.png"): "nowhere does not exist; give the folder of a finished run or of a saved model",
+    ("predict", "nowhere", "x.png"): "nowhere does not exist",
     ("predict", "RUN"): "which pictures?",
     ("predict", "RUN", "EMPTY"): "there are no pictures in ",
     ("predict", "RUN", "x.png", "--out", "x.xlsx"): "--out takes a file named *.csv or *.json",

@@ -16,7 +16,7 @@ from softbias.explanations.coloring import colored, overlay
 from softbias.models import create_model
 from softbias.models.inspect import inspect
 from softbias.models.storage import save
-from softbias.runs.opening import open_model
+from softbias.runs.opening import open_classifier
 
 NAMES = ("cat", "dog <b>", "owl")
 
@@ -41,9 +41,9 @@ def models(tmp_path_factory):
 
 def test_an_explanation_holds_what_the_model_and_inspect_say(models):
     seen = softbias.explain(models / "convit_nano", picture())
-    opened = open_model(models / "convit_nano")
+    opened = open_classifier(models / "convit_nano")
     images = opened.tensor(opened.read(picture()))
-    found = inspect(opened.classifier.model, images)
+    found = inspect(opened.model, images)
     assert seen.probabilities == pytest.approx(found.logits.softmax(-1)[0].detach().numpy(), abs=1e-6)
     assert seen.label == NAMES[int(found.logits.argmax())] and seen.target == int(found.logits.argmax())
     assert seen.picture.shape == (32, 32, 3) and seen.class_names == NAMES and seen.weights == "trained"
@@ -58,12 +58,12 @@ def test_an_explanation_holds_what_the_model_and_inspect_say(models):
 
 def test_gates_and_masks_are_those_of_the_weights(models):
     seen = softbias.explain(models / "convit_nano", picture())
-    blocks = open_model(models / "convit_nano").classifier.model.blocks
+    blocks = open_classifier(models / "convit_nano").model.blocks
     assert sorted(seen.gates) == [0, 1, 2] == sorted(seen.bias)
     assert seen.gates[1] == pytest.approx(blocks[1].attn.gate.sigmoid().detach().numpy())
     assert seen.biases((1, 1))[0] == pytest.approx(blocks[0].attn.place.map()[:, 9].reshape(4, 8, 8).detach().numpy(), abs=1e-6)
     masked = softbias.explain(models / "ibit_nano", picture())
-    mask = open_model(models / "ibit_nano").classifier.model.blocks[2].attn.mask()
+    mask = open_classifier(models / "ibit_nano").model.blocks[2].attn.mask()
     assert masked.biases((0, 3))[2] == pytest.approx(mask[:, 1 + 3, 1:].reshape(-1, 8, 8).detach().numpy(), abs=1e-6)
     assert masked.signed(0) and any("negative entries" in note for note in masked.notes)
 

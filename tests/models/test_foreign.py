@@ -86,7 +86,7 @@ def test_weights_that_do_not_fit_a_model_of_timm_s_are_listed(tmp_path):
     from safetensors.torch import save_file
 
     from softbias.runs.prepare import build_model
-    from softbias.runs.run import RunSpec
+    from softbias.runs.spec import RunSpec
     from softbias.training.recipe import Recipe
 
     options = {"depth": 1, "patch_size": 8}

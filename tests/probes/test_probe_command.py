@@ -73,7 +73,7 @@ def test_probing_while_training_changes_no_weight(run, pictures, tmp_path):
     assert main([*words, "--out", str(tmp_path / "plain"), *SMALL]) == 0
     probed, plain = (softbias.load(folder / "model").state_dict() for folder in (run, tmp_path / "plain"))
     assert all(torch.equal(probed[name], plain[name]) for name in plain)
-    assert Run(run).spec().id == Run(tmp_path / "plain").spec().id
+    assert Run(run).spec.id == Run(tmp_path / "plain").spec.id
 
 
 def test_checkpoints_say_the_same_as_live_probes(run, tmp_path):

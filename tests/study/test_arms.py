@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from softbias.runs.run import RunSpec
+from softbias.runs.spec import RunSpec
 from softbias.study.arms import Arm, Pretrain, arms_from, parse_arm, read_arm, split_arms
 from softbias.study.spec import PlannedRun, StudySpec, extended, in_order, parse_seeds, read_study, write_study
 from softbias.training.recipe import RECIPES, Recipe

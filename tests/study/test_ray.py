@@ -46,7 +46,7 @@ def test_how_far_a_run_is_stands_in_its_folder(little_study, tmp_path):
     display.begin([run], [run], {run.id: 10.0})
     watch = Watch(display, store)
     watch.look(run)  # its folder is not there yet
-    metrics = Run(store.place(run.spec)).metrics
+    metrics = Run(store.place(run.spec)).metrics_path
     metrics.parent.mkdir()
     rows = [json.dumps({"step": 7 * epoch, "epoch": epoch, "epochs": 10, "loss": 1.0}) + "\n" for epoch in (1, 2, 3)]
     metrics.write_text("".join(rows[:2]) + rows[2][:9])

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from softbias.runs.run import Run, RunSpec, write_config
+from softbias.runs.run import Run
+from softbias.runs.spec import RunSpec, write_config
 from softbias.study import store as store_module
 from softbias.study.store import Claim, Store, is_whole
 from softbias.training.recipe import Recipe
@@ -131,7 +132,7 @@ def test_a_run_is_finished_only_when_all_of_it_is_there(tmp_path):
 def test_a_config_that_was_cut_off_makes_the_run_begin_anew(tmp_path):
     store, folder = Store(tmp_path), Store(tmp_path).place(SPEC)
     finish(folder)
-    Run(folder).config.write_text("data: [fash")
+    Run(folder).config_path.write_text("data: [fash")
     (folder / "summary.json").unlink()
     store.mend(SPEC)
     assert not folder.exists()

@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 from softbias.training import loop
 from softbias.runs.fit import run_fit
 from softbias.training.recipe import RECIPES
-from softbias.runs.run import RunSpec
+from softbias.runs.spec import RunSpec
 rank = int(os.environ["RANK"])
 loop.seconds_per_step = lambda plan: 0.01 * (1 + 2 * rank)  # a process that rehearses faster than the other
 recipe = RECIPES["quick"].with_overrides({"epochs": 50, "batch_size": 32})

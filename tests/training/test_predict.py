@@ -6,7 +6,10 @@ import torch
 from PIL import Image
 
 import softbias
-from softbias.runs.predictor import Predictor, find_pictures, model_folder
+from softbias.classifier import Classifier
+from softbias.errors import SoftbiasError
+from softbias.runs.inference import find_pictures
+from softbias.runs.opening import open_classifier
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
@@ -32,15 +35,15 @@ def files(tmp_path):
 
 
 def test_a_picture_goes_through_what_the_model_was_saved_with(saved, files):
-    predictor = Predictor(saved, device="cpu")
-    assert predictor.img_size == (32, 32) and predictor.resize_mode == "pad" and predictor.class_names == ("a", "b", "c")
+    classifier = Classifier.load(saved)
+    assert classifier.img_size == (32, 32) and classifier.resize_mode == "pad" and classifier.class_names == ("a", "b", "c")
     pixels = torch.from_numpy(np.array(Image.open(files[0]))).permute(2, 0, 1).double() / 255
     inputs = (pixels - torch.tensor(MEAN, dtype=torch.double)[:, None, None]) / torch.tensor(STD, dtype=torch.double)[
         :, None, None
     ]
     with torch.no_grad():
         wanted = softbias.load(saved)(inputs.float()[None]).softmax(-1)[0]
-    (row,) = predictor.predict(files[:1])
+    (row,) = classifier.predict(files[:1])
     assert row.probabilities == pytest.approx(wanted.tolist(), abs=1e-5)
     assert row.label == "abc"[int(wanted.argmax())] and row.confidence == max(row.probabilities)
 
@@ -48,8 +51,8 @@ def test_a_picture_goes_through_what_the_model_was_saved_with(saved, files):
 def test_the_batch_changes_nothing_and_bad_files_stop_nothing(saved, files, tmp_path):
     (tmp_path / "bad.png").write_bytes(b"bad")
     chosen = [*files[:2], tmp_path / "bad.png", *files[2:], tmp_path / "missing.png"]
-    predictor = Predictor(saved, device="cpu")
-    one, all_together = predictor.predict(chosen, batch=1), predictor.predict(chosen, batch=64)
+    classifier = Classifier.load(saved)
+    one, all_together = classifier.predict(chosen, batch=1), classifier.predict(chosen, batch=64)
     assert [row.file for row in one] == [str(file) for file in chosen]
     assert [row.error for row in one] == [row.error for row in all_together]
     assert [bool(row.error) for row in one] == [False, False, True, False, False, False, True]
@@ -58,11 +61,11 @@ def test_the_batch_changes_nothing_and_bad_files_stop_nothing(saved, files, tmp_
 
 
 def test_a_confidence_below_the_threshold_is_flagged(saved, files):
-    predictor = Predictor(saved, device="cpu")
-    rows = predictor.predict(files, threshold=0.6)
+    classifier = Classifier.load(saved)
+    rows = classifier.predict(files, threshold=0.6)
     assert [row.low for row in rows] == [row.confidence < 0.6 for row in rows]
-    assert not any(row.low for row in predictor.predict(files, threshold=0))
-    assert rows[0].to_dict(predictor.class_names)["probabilities"].keys() == {"a", "b", "c"}
+    assert not any(row.low for row in classifier.predict(files, threshold=0))
+    assert rows[0].to_dict(classifier.class_names)["probabilities"].keys() == {"a", "b", "c"}
 
 
 def test_folders_are_searched_and_files_are_taken_as_they_are(files, tmp_path):
@@ -84,10 +87,10 @@ def test_a_table_names_pictures_relative_to_itself(files, tmp_path):
     assert find_pictures([tmp_path / "missing.csv"]) == [tmp_path / "missing.csv"]  # which is then said to be missing
 
 
-def test_a_run_that_is_not_finished_is_refused(tmp_path):
+def test_a_run_without_any_checkpoint_is_refused(tmp_path):
     (tmp_path / "config.yaml").write_text("format: 1\n")
-    with pytest.raises(ValueError, match="its training is not finished"):
-        model_folder(tmp_path)
+    with pytest.raises(SoftbiasError, match="its training is not finished"):
+        open_classifier(tmp_path)
 
 
 def test_a_hugging_face_folder_says_how_to_normalize(files, tmp_path):
@@ -104,7 +107,7 @@ def test_a_hugging_face_folder_says_how_to_normalize(files, tmp_path):
     folder = tmp_path / "hf"
     transformers.ViTForImageClassification(config).save_pretrained(folder)
     with pytest.raises(ValueError, match="does not say how its pictures are normalized"):
-        Predictor(folder, device="cpu")
+        Classifier.load(folder)
     (folder / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}')
-    (row,) = Predictor(folder, device="cpu").predict(files[:1])
+    (row,) = Classifier.load(folder).predict(files[:1])
     assert sum(row.probabilities) == pytest.approx(1, abs=1e-5)

@@ -8,7 +8,7 @@ import torch
 
 from softbias.environment import find_device
 from softbias.runs.prepare import accelerate_for, class_weights, mixed_precision, split_up
-from softbias.runs.run import RunSpec
+from softbias.runs.spec import RunSpec
 from softbias.training.recipe import Recipe
 
 

@@ -12,7 +12,8 @@ import yaml
 import softbias
 from softbias.environment import git_hash
 from softbias.runs.fit import fit, run_fit
-from softbias.runs.run import Run, RunSpec
+from softbias.runs.run import Run
+from softbias.runs.spec import RunSpec
 from softbias.training.loop import DivergedError
 from softbias.training.recipe import Recipe
 

@@ -190,12 +190,11 @@ def describe(shelf: Shelf) -> dict[str, Any]:
         "models": [
             {
                 "name": name,
-                "architecture": getattr(shown.opened.classifier.model, "name", None)
-                or type(shown.opened.classifier.model).__name__,
-                "weights": shown.opened.classifier.weights,
-                "img_size": shown.opened.img_size,
-                "run": shown.opened.run is not None,
-                "finished": shown.opened.run is None or shown.opened.run.finished,
+                "architecture": getattr(shown.classifier.model, "name", None) or type(shown.classifier.model).__name__,
+                "weights": shown.classifier.weights,
+                "img_size": shown.classifier.img_size,
+                "run": shown.run is not None,
+                "finished": shown.run is None or shown.run.finished,
                 "checkpoints": shown.steps(),
                 "report": shown.report is not None,
             }

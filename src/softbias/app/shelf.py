@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from softbias.classifier import Classifier
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
-from softbias.data.decode import FORMATS, BrokenPicture, load, resized
+from softbias.data.decode import FORMATS, BrokenPicture, load
 from softbias.errors import SoftbiasError
 from softbias.explanations.explanation import Explanation, explain_pixels
-from softbias.runs.opening import Opened, open_model, unique
-from softbias.runs.page import epoch_rows
-from softbias.runs.run import Run
+from softbias.runs.opening import find_run, open_classifier, unique
+from softbias.runs.run import Checkpoint, Run
 from softbias.study.frame import run_folders
 
 MAX_PIXELS = 40_000_000  # of an upload: larger ones are refused before they are unpacked
@@ -46,34 +46,38 @@ class Absent(SoftbiasError):  # noqa: N818  it says what it is
 class Shown:
     """A model on the shelf: itself, and what it was before: at its checkpoints, and at its start (None)."""
 
-    opened: Opened
-    checkpoints: list[Path | None] = field(default_factory=list)
+    classifier: Classifier
+    run: Run | None = None
+    checkpoints: list[Checkpoint] = field(default_factory=list)
     epochs: dict[int, float] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
-    copies: OrderedDict[int, Opened] = field(default_factory=OrderedDict)
+    device: str = "cpu"
+    copies: OrderedDict[int, Classifier] = field(default_factory=OrderedDict)
 
-    def at(self, number: int | None) -> Opened:
+    def at(self, number: int | None) -> Classifier:
         """The model as it was at a checkpoint; None: as it is."""
         if number is None:
-            return self.opened
+            return self.classifier
         if not 0 <= number < len(self.checkpoints):
             raise Absent(f"there is no checkpoint {number}")
         if number not in self.copies:
-            self.copies[number] = self.opened.at(self.checkpoints[number])
+            assert self.run is not None
+            self.copies[number] = self.run.classifier(self.checkpoints[number], self.device)
             while len(self.copies) > COPIES:
                 self.copies.popitem(last=False)
         self.copies.move_to_end(number)
         return self.copies[number]
 
     def steps(self) -> list[dict[str, Any]]:
-        numbers = [0 if path is None else int(path.name[5:]) for path in self.checkpoints]
-        return [{"step": step, "epoch": self.epochs.get(step, None if step else 0)} for step in numbers]
+        steps = [checkpoint.step for checkpoint in self.checkpoints]
+        return [{"step": step, "epoch": self.epochs.get(step, None if step else 0)} for step in steps]
 
     def gates(self) -> list[dict[str, Any]]:
         """σ(λ) of every gated head at every checkpoint, from the gates alone: nothing else is read."""
         found = []
-        for place, path in zip(self.steps(), self.checkpoints, strict=True):
+        for place, checkpoint in zip(self.steps(), self.checkpoints, strict=True):
+            path = checkpoint.path
             gates = {} if path is None or not path.is_dir() else gates_in(path)  # a run under training drops old ones
             if gates:
                 found.append({**place, "layers": gates})
@@ -81,7 +85,7 @@ class Shown:
 
     @property
     def report(self) -> Path | None:
-        path = self.opened.run.path / "report.html" if self.opened.run else None
+        path = self.run.page_path if self.run else None
         return path if path is not None and path.is_file() else None
 
 
@@ -115,7 +119,7 @@ class Shelf:
         if not sources:
             raise SoftbiasError("which models? softbias app RUNS_OR_MODELS…")
         self.models = [take(each, device) for source in sources for each in unfolded(source)]
-        self.names = unique([shown.opened.classifier.name for shown in self.models])
+        self.names = unique([shown.classifier.name for shown in self.models])
         self.data = self.find_data(data)
         indices = self.data.splits.get("test")
         chosen = indices if indices is not None and len(indices) else np.arange(len(self.data))
@@ -127,14 +131,13 @@ class Shelf:
 
     def find_data(self, data: str | None) -> Dataset:
         """What was asked for, or the pictures of the first run that can be read, or the embedded set."""
-        largest = max((shown.opened.img_size for shown in self.models), key=max)
+        largest = max((shown.classifier.img_size or (0, 0) for shown in self.models), key=max)
         if data is not None:
             return load_dataset(data, img_size=largest)
         for shown in self.models:
-            if shown.opened.run is not None:
-                spec = shown.opened.run.spec()
+            if shown.run is not None:
                 try:
-                    return load_dataset(spec.data, **spec.data_options)
+                    return shown.run.data()
                 except (ValueError, OSError):
                     continue
         return load_dataset("fashion")
@@ -183,13 +186,13 @@ class Shelf:
         """A picture as it is kept, or as a model sees it."""
         pixels = self.picture(name)
         if model is not None:
-            pixels = self.fitted(self.model(model).opened, pixels)
+            pixels = self.fitted(self.model(model).classifier, pixels)
         stream = io.BytesIO()
         Image.fromarray(pixels).save(stream, "PNG")
         return stream.getvalue()
 
-    def fitted(self, opened: Opened, pixels: Pixels) -> Pixels:
-        return np.array(resized(Image.fromarray(pixels), opened.img_size, opened.resize_mode))
+    def fitted(self, classifier: Classifier, pixels: Pixels) -> Pixels:
+        return classifier.read(pixels)
 
     # Explanations
 
@@ -201,13 +204,13 @@ class Shelf:
     def look(self, model: int, at: int | None, picture: str, target: int | None = None) -> Explanation:
         """An explanation, from memory if it was computed lately."""
         shown, pixels = self.model(model), self.picture(picture)
-        if target is not None and not 0 <= target < len(shown.opened.class_names):
+        if target is not None and not 0 <= target < len(shown.classifier.output_names):
             raise Absent(f"there is no class {target}")
         with self.lock:
             key = (model, at, picture, target)
             if key not in self.seen:
-                opened = shown.at(at)
-                self.seen[key] = explain_pixels(opened, self.fitted(opened, pixels), target=target)
+                classifier = shown.at(at)
+                self.seen[key] = explain_pixels(classifier, self.fitted(classifier, pixels), target=target)
                 while len(self.seen) > 1 and sum(map(size, self.seen.values())) > MEMORY:
                     self.seen.popitem(last=False)
             self.seen.move_to_end(key)
@@ -221,12 +224,13 @@ class Shelf:
 
 
 def take(source: str | Path, device: str) -> Shown:
-    opened = open_model(source, device=device)
-    if opened.run is None:
-        return Shown(opened)
-    rows = [finite(row) for row in epoch_rows(opened.run.metrics)]
-    summary = opened.run.read_summary() if opened.run.finished else {}
-    return Shown(opened, opened.moments(), {row["step"]: row["epoch"] for row in rows}, rows, summary)
+    run = find_run(source)
+    if run is None:
+        return Shown(open_classifier(source, device=device))
+    rows = [finite(row) for row in run.metrics()]
+    summary = run.summary() if run.finished else {}
+    epochs = {row["step"]: row["epoch"] for row in rows}
+    return Shown(run.classifier(device=device), run, run.checkpoints, epochs, rows, summary, device)
 
 
 def finite(row: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ started = time.time()
 import softbias.runs.fit as fit
 import torch._dynamo  # which every optimizer imports when it is made
 from softbias.training.recipe import RECIPES
-from softbias.runs.run import RunSpec
+from softbias.runs.spec import RunSpec
 from softbias.training.display import Quiet
 imported = time.time()
 class Stop(Exception): pass

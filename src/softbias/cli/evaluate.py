@@ -13,9 +13,10 @@ from softbias.cli.parsing import flag
 from softbias.errors import SoftbiasError
 
 if TYPE_CHECKING:
+    from softbias.classifier import Classifier
     from softbias.data.dataset import Dataset
-    from softbias.runs.predictor import Predictor
-    from softbias.runs.run import Run, RunSpec
+    from softbias.runs.run import Run
+    from softbias.runs.spec import RunSpec
 
 
 def evaluate(
@@ -39,24 +40,24 @@ def evaluate(
         json: Print JSON.
     """
     from softbias.environment import find_device
-    from softbias.runs.predictor import Predictor
+    from softbias.runs.opening import open_classifier
     from softbias.runs.run import Run
     from softbias.training.scores import score
 
     directory = Run(run)
-    if data is None and not directory.config.is_file():
+    if data is None and not directory.begun:
         raise SoftbiasError(f"{run} is not a run that knows its pictures; name some with --data")
-    predictor = Predictor(run, device=find_device(device))
-    spec = directory.spec() if directory.config.is_file() else None
+    classifier = open_classifier(run, device=find_device(device))
+    spec = directory.spec if directory.begun else None
     rotation = spec is not None and spec.recipe.objective == "rotation"
     asked = {"data_dir": None if data_dir is None else str(data_dir), "skip_broken": skip_broken or None}
-    pictures, name, indices = choose_pictures(predictor, spec, data, split, asked, rotation)
+    pictures, name, indices = choose_pictures(classifier, spec, data, split, asked, rotation)
     if not len(indices):
         raise SoftbiasError(f"{pictures.name} has no pictures in {name}")
     learned = 0 if data is None else learned_from(directory, pictures, indices)
     seen = [f"{learned:,} of these {len(indices):,} pictures were learned from: what follows is no test"] if learned else []
-    probabilities, labels = predictions(predictor, pictures, indices, rotation)
-    scores = score(probabilities, labels, predictor.class_names)
+    probabilities, labels = predictions(classifier, pictures, indices, rotation)
+    scores = score(probabilities, labels, classifier.output_names)
     if json:
         about = {
             "run": str(run),
@@ -91,7 +92,7 @@ def learned_from(directory: Run, data: Dataset, indices: Any) -> int:
 
 
 def choose_pictures(
-    predictor: Predictor, spec: RunSpec | None, data: str | None, split: str | None, asked: dict[str, Any], rotation: bool
+    classifier: Classifier, spec: RunSpec | None, data: str | None, split: str | None, asked: dict[str, Any], rotation: bool
 ) -> tuple[Dataset, str, Any]:
     """The set at the model's size, with the model's labels; the split's name, and its indices."""
     import numpy as np
@@ -112,32 +113,32 @@ def choose_pictures(
         parts = split_up(found, spec)
         chosen: dict[str, Any] = {"train": parts.train, "val": parts.val, "test": parts.test}
     else:
-        found = load_dataset(data, img_size=predictor.img_size, resize_mode=predictor.resize_mode, **options)
+        found = load_dataset(data, img_size=classifier.img_size, resize_mode=classifier.resize_mode, **options)
         chosen = dict(found.splits)
     name = split or ("all" if data is not None and Path(data).exists() else "test")
     indices = np.arange(len(found)) if name == "all" else chosen.get(name)
     if indices is None:
         has = ", ".join(part for part in chosen if chosen[part] is not None)
         raise SoftbiasError(f"{found.name} has no split {name!r}; it has {has}")
-    return found if rotation else with_labels_of(predictor, found), name, indices
+    return found if rotation else with_labels_of(classifier, found), name, indices
 
 
-def with_labels_of(predictor: Predictor, data: Dataset) -> Dataset:
+def with_labels_of(classifier: Classifier, data: Dataset) -> Dataset:
     """The set with its classes numbered as the model has them."""
     import numpy as np
 
-    known = {name: number for number, name in enumerate(predictor.class_names)}
+    known = {name: number for number, name in enumerate(classifier.output_names)}
     strange = [name for name in data.class_names if name not in known]
     if strange:
         raise SoftbiasError(
             f"{data.name} has classes that the model does not know: {', '.join(strange[:5])}; "
-            f"it knows {', '.join(predictor.class_names[:20])}"
+            f"it knows {', '.join(classifier.output_names[:20])}"
         )
     numbers = np.array([known[name] for name in data.class_names])
-    return dataclasses.replace(data, labels=numbers[data.labels], class_names=predictor.class_names)
+    return dataclasses.replace(data, labels=numbers[data.labels], class_names=classifier.output_names)
 
 
-def predictions(predictor: Predictor, data: Dataset, indices: Any, rotation: bool) -> tuple[Any, Any]:
+def predictions(classifier: Classifier, data: Dataset, indices: Any, rotation: bool) -> tuple[Any, Any]:
     """Probabilities and labels; for the pretext task of every picture in its four rotations."""
     import numpy as np
     import torch
@@ -147,13 +148,15 @@ def predictions(predictor: Predictor, data: Dataset, indices: Any, rotation: boo
     from softbias.training.evaluate import predict_probabilities
 
     if not rotation:
-        return predict_probabilities(predictor.model, Pixels(data, indices, predictor.device), predictor.mean, predictor.std)
+        return predict_probabilities(
+            classifier.model, Pixels(data, indices, classifier.device), classifier.mean, classifier.std
+        )
     rows, labels = [], []
     for start in range(0, len(indices), 64):
         images = torch.from_numpy(np.ascontiguousarray(data.images[indices[start : start + 64]])).permute(0, 3, 1, 2)
         quarters = torch.arange(4).repeat_interleave(len(images))
         turned = rotate_quarter(images.repeat(4, 1, 1, 1), quarters).permute(0, 2, 3, 1).numpy()
-        rows.append(predictor.probabilities(turned))
+        rows.append(classifier.probabilities(turned))
         labels.append(quarters.numpy())
     return np.concatenate(rows), np.concatenate(labels)
 

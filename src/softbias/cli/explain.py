@@ -51,17 +51,17 @@ def explain(
     from softbias.data.decode import BrokenPicture
     from softbias.environment import find_device
     from softbias.explanations.explanation import explain as explain_one
-    from softbias.runs.opening import open_model
-    from softbias.runs.predictor import find_pictures
+    from softbias.runs.inference import find_pictures
+    from softbias.runs.opening import open_classifier
 
-    opened = open_model(model, device=find_device(device))
+    classifier = open_classifier(model, device=find_device(device))
     chosen = methods.split(",") if methods else None
     kinds = [kind for kind, wanted in (("png", png), ("html", html)) if wanted] or ["png", "html"]
     kinds = [] if json and out is None and not (png or html) else kinds
     folder, taken, rows, bad = out or Path("explanations"), set[str](), list[dict[str, Any]](), 0
     for file in find_pictures(images):
         try:
-            seen = explain_one(opened, file, query=place, target=target, methods=chosen)
+            seen = explain_one(classifier, file, query=place, target=target, methods=chosen)
         except BrokenPicture as error:
             bad += 1
             rows.append({"picture": str(file), "error": error.reason})

@@ -19,15 +19,16 @@ def export(
 ) -> None:
     """Write a run's model, or a saved one, as ONNX: images (batch, 3, height, width), normalized, to logits."""
     from softbias.models.export import export as write
-    from softbias.runs.predictor import Predictor
+    from softbias.runs.opening import open_classifier
 
     if file is not None and out is not None:
         raise SoftbiasError(f"which file? {file} or --out {out}")
     out = file or out or Path("model.onnx")
     if out.suffix != ".onnx":  # before the model is read
         raise SoftbiasError(f"an ONNX file is named *.onnx, but got {out}")
-    predictor = Predictor(model, device="cpu")
-    write(predictor.model, out, img_size=predictor.img_size)
-    shape = f"images (batch, 3, {predictor.img_size[0]}, {predictor.img_size[1]})"
-    print(f"{out}: {out.stat().st_size / 1e6:,.1f} MB, {shape} to logits (batch, {len(predictor.class_names)})")
-    print(f"pixels in [0, 1], normalized by mean {predictor.mean} and std {predictor.std}; {predictor.resize_mode} to size")
+    classifier = open_classifier(model)
+    assert classifier.img_size is not None
+    write(classifier.model, out, img_size=classifier.img_size)
+    shape = f"images (batch, 3, {classifier.img_size[0]}, {classifier.img_size[1]})"
+    print(f"{out}: {out.stat().st_size / 1e6:,.1f} MB, {shape} to logits (batch, {len(classifier.output_names)})")
+    print(f"pixels in [0, 1], normalized by mean {classifier.mean} and std {classifier.std}; {classifier.resize_mode} to size")

@@ -15,7 +15,7 @@ from softbias.cli.parsing import flag
 from softbias.errors import SoftbiasError
 
 if TYPE_CHECKING:
-    from softbias.runs.predictor import Prediction
+    from softbias.classifier import Prediction
 
 
 def predict(
@@ -44,14 +44,15 @@ def predict(
     if not files:
         raise SoftbiasError("which pictures? softbias predict MODEL FILES_OR_FOLDERS…")
     from softbias.environment import find_device
-    from softbias.runs.predictor import Predictor, find_pictures
+    from softbias.runs.inference import find_pictures
+    from softbias.runs.opening import open_classifier
 
-    predictor = Predictor(model, device=find_device(device))
+    classifier = open_classifier(model, device=find_device(device))
     chosen = find_pictures(files)
     count = {"read": 0, "low": 0, "bad": 0}
 
     def counted() -> Iterator[Prediction]:
-        for row in predictor.stream(chosen, batch=batch, threshold=threshold):
+        for row in classifier.stream(chosen, batch=batch, threshold=threshold):
             count["bad" if row.error else "read"] += 1
             count["low"] += row.low
             if row.error:
@@ -66,7 +67,7 @@ def predict(
         out.parent.mkdir(parents=True, exist_ok=True)
         aside = out.with_name(out.name + ".tmp")
         write = write_csv if out.suffix.lower() == ".csv" else write_json
-        write(aside, counted(), predictor.class_names)
+        write(aside, counted(), classifier.output_names)
         aside.replace(out)
     said = f"{count['read']:,} pictures classified, {count['low']:,} of them below {threshold:g}"
     bad = f"; {count['bad']:,} could not be read" if count["bad"] else ""

@@ -17,7 +17,7 @@ from softbias.errors import SoftbiasError
 if TYPE_CHECKING:
     from softbias.data.dataset import Dataset
     from softbias.probes import Probe
-    from softbias.probes.pairing import Pair
+    from softbias.runs.opening import Pair
 
 SCENES = ("combined", "background")  # probes that make their own pictures
 
@@ -83,8 +83,7 @@ def probe(
     chosen = {name: find_probe(name) for name in names}
     asked = probe_options(option, chosen, n, seed, split, backgrounds)
     from softbias.environment import find_device
-    from softbias.probes.pairing import Sets, pair
-    from softbias.runs.opening import is_built
+    from softbias.runs.opening import Sets, is_built, pair
 
     if model_option and not any(map(is_built, models)):
         raise SoftbiasError(f"--model-option is for models that are built here, but {', '.join(models)} is read from files")
@@ -137,10 +136,10 @@ def measure_all(
     from rich.console import Console
 
     from softbias.pages.format import duration
-    from softbias.probes.pairing import through_training
     from softbias.probes.profile_page import print_profile
     from softbias.probes.timing import expected_seconds, in_words
     from softbias.probes.writing import print_table, write_rows
+    from softbias.runs.opening import through_training
 
     console = Console(highlight=False)
     tell = Console(highlight=False, stderr=True) if quiet else console
@@ -148,7 +147,7 @@ def measure_all(
     passed: list[str] = []
     for name, one in chosen.items():
         for named in found:
-            classifiers = list(through_training(named.opened)) if checkpoints else [named.classifier]
+            classifiers = list(through_training(named)) if checkpoints else [named.classifier]
             options = asked[name]
             if one.passes:
                 n = min(options.get("n", one.pictures), pictures_for(name, named.data, options)) * len(classifiers)

@@ -18,7 +18,7 @@ from softbias.pages.format import share
 from softbias.runs.automatic import count
 
 if TYPE_CHECKING:
-    from softbias.runs.run import RunSpec
+    from softbias.runs.spec import RunSpec
     from softbias.study.store import Store
 
 WIDE = 1000  # columns of a file or pipe: one line per run
@@ -103,7 +103,7 @@ def all_rows(places: Sequence[Path]) -> list[dict[str, Any]]:
         if folder.absolute() in found:
             continue
         try:
-            spec = Run(folder).spec()
+            spec = Run(folder).spec
         except ValueError:
             continue
         finished = read_row(folder) or {}
@@ -154,7 +154,7 @@ def find_run(name: str, places: Sequence[Path] = ()) -> Path:
         return Path(name)
     from softbias.runs.run import Run
 
-    found = {folder.absolute(): folder for _, _, folder in run_places(places) if Run(folder).spec().id.startswith(name)}
+    found = {folder.absolute(): folder for _, _, folder in run_places(places) if Run(folder).spec.id.startswith(name)}
     if len(found) != 1:
         what = "there is no run" if not found else f"{len(found)} runs begin with"
         raise SoftbiasError(f"{what} {name!r}; give its folder or its id, softbias runs lists them")
@@ -180,7 +180,7 @@ def diff(
     for folder in (first, second):
         row = read_row(folder) or {}
         scores = {name: row.get(name) for name in ("accuracy", "balanced_accuracy", "parameters", "macs", "steps", "seconds")}
-        spec = flat(Run(folder).spec().to_dict())
+        spec = flat(Run(folder).spec.to_dict())
         environment = {f"environment.{name}": value for name, value in read_json(folder / "environment.json").items()}
         sides.append({**spec, **scores, **environment})
     names = [name for name in dict.fromkeys((*sides[0], *sides[1])) if sides[0].get(name) != sides[1].get(name)]

@@ -16,7 +16,8 @@ from softbias.cli.parsing import Given, changed
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.runs import automatic
 from softbias.runs.resolve import complete, settle
-from softbias.runs.run import Run, RunSpec, differences
+from softbias.runs.run import Run
+from softbias.runs.spec import RunSpec, differences
 from softbias.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def refuse_early(options: TrainingOptions, first: bool) -> None:
 
 
 def refuse_taken(directory: Run) -> None:
-    if directory.config.is_file():
+    if directory.begun:
         shown = shlex.quote(str(directory.path))
         if directory.finished:
             raise SoftbiasError(f"{directory.path} holds a finished run: choose another --out, or softbias runs delete {shown}")
@@ -89,13 +90,13 @@ def refuse_taken(directory: Run) -> None:
 def is_finished(spec: RunSpec, options: TrainingOptions, display: Display, first: bool) -> bool:
     """Whether there is nothing left to do; a folder that cannot take the run is refused, before the pictures are read."""
     directory = Run(place(spec, options))
-    if not directory.config.is_file():
+    if not directory.begun:
         return False
     if not first:  # the first process may have opened the folder already, and refuses for all
         return options.resume and directory.finished
     if not options.resume:
         refuse_taken(directory)
-    different = differences(directory.spec().to_dict(), spec.to_dict())
+    different = differences(directory.spec.to_dict(), spec.to_dict())
     if different:
         raise SoftbiasError(f"{directory.path} was started with other settings: {'; '.join(different)}; choose another --out")
     if directory.finished:
@@ -162,11 +163,11 @@ def show(spec: RunSpec, options: TrainingOptions, first: bool) -> int:
     if options.quiet:
         print(directory.path)
     elif options.json:
-        print(json.dumps({"event": "summary", "path": str(directory.path), **directory.read_summary()}), flush=True)
+        print(json.dumps({"event": "summary", "path": str(directory.path), **directory.summary()}), flush=True)
     else:
         from softbias.runs.printed import print_summary
 
-        print_summary(directory.read_summary(), directory.path)
+        print_summary(directory.summary(), directory.path)
     return 0
 
 

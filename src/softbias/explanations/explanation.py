@@ -24,6 +24,7 @@ from torch import nn
 from softbias.attention.gated import Gated
 from softbias.attention.masked import Masked
 from softbias.attention.positional import Positional
+from softbias.classifier import Classifier, Picture
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.grid import Grid
 from softbias.models.inspect import attention_sites
@@ -31,7 +32,6 @@ from softbias.probes.attribution import METHODS, cells, methods_for, pooled
 from softbias.probes.rollout import output_rows as rows_of_output
 from softbias.probes.rollout import relevance, relevance_by_gradient, rollout
 from softbias.probes.seeing import Seen, see
-from softbias.runs.opening import Opened, Picture, open_model
 
 Array = NDArray[np.float32]
 SHOWN = ("rollout", "gradient-rollout", "gradients", "grad-cam")  # of one picture, where the model has them
@@ -177,31 +177,29 @@ def check_query(query: tuple[int, int], grids: dict[int, Grid]) -> tuple[int, in
 
 
 def explain(
-    model: str | Path | nn.Module | Opened,
+    model: nn.Module | Classifier,
     image: Picture,
     *,
     query: tuple[int, int] | None = None,
     target: int | str | None = None,
     methods: Sequence[str] | None = None,
-    device: str = "cpu",
 ) -> Explanation:
     """Explain one picture.
 
-    model     a run's or saved model's folder, "timm:NAME", "hf:FOLDER", a name of `softbias models`, or a module
     image     a file, a PIL image, or an array (height, width, 3) of uint8
     query     the patch (row, column) from which heads look; the middle one if not given
     target    the class that gradients are about, by name or number; the predicted one if not given
     methods   of `softbias.probes.attribution.METHODS`; by default rollout, gradient-rollout and gradients, or grad-cam and
               gradients for a model without maps
     """
-    opened = open_model(model, device=device)
-    pixels = opened.read(image)
+    classifier = Classifier.of(model)
+    pixels = classifier.read(image)
     name = Path(image).name if isinstance(image, str | Path) else "picture"
-    return explain_pixels(opened, pixels, query=query, target=target, methods=methods, name=name)
+    return explain_pixels(classifier, pixels, query=query, target=target, methods=methods, name=name)
 
 
 def explain_pixels(
-    opened: Opened,
+    classifier: Classifier,
     pixels: NDArray[np.uint8],
     *,
     query: tuple[int, int] | None = None,
@@ -210,8 +208,8 @@ def explain_pixels(
     name: str = "picture",
 ) -> Explanation:
     """The same for a picture of the model's size; one pass forward and one back, and what further methods take."""
-    classifier, names = opened.classifier, opened.class_names
-    images = opened.tensor(pixels)
+    names = classifier.output_names
+    images = classifier.tensor(pixels)
     wanted = None if target is None else torch.tensor([class_number(target, names)], device=images.device)
     seen = see(classifier.model, images, wanted)
     assert seen.target is not None
@@ -227,21 +225,21 @@ def explain_pixels(
         names,
         array(seen.logits.float().softmax(-1)[0]),
         int(seen.target[0]),
-        {method: array(by_method(method, opened, images, seen)[0]) for method in chosen},
+        {method: array(by_method(method, classifier, images, seen)[0]) for method in chosen},
         {layer: array(attention[0]) for layer, attention in seen.maps.items()},
         dict(seen.grid),
-        notes=tuple(notes(seen, opened)),
+        notes=tuple(notes(seen, classifier)),
         name=name,
     )
     if seen.grid:
         grid = next(iter(seen.grid.values()))
-        found = replace(found, **learned(opened), query=(grid.height // 2, grid.width // 2))
+        found = replace(found, **learned(classifier), query=(grid.height // 2, grid.width // 2))
     return found if query is None else found.at(query)
 
 
-def by_method(method: str, opened: Opened, images: torch.Tensor, seen: Seen) -> torch.Tensor:
+def by_method(method: str, classifier: Classifier, images: torch.Tensor, seen: Seen) -> torch.Tensor:
     """Relevance, from what was seen already where that is enough."""
-    model, layers = opened.classifier.model, sorted(seen.maps)
+    model, layers = classifier.model, sorted(seen.maps)
     if method == "rollout":
         grid = seen.grid[layers[-1]]
         return relevance(rollout([seen.maps[layer] for layer in layers]), grid, rows_of_output(model, grid))
@@ -253,11 +251,11 @@ def by_method(method: str, opened: Opened, images: torch.Tensor, seen: Seen) -> 
     return METHODS[method](model, images, seen.target)
 
 
-def learned(opened: Opened) -> dict[str, Any]:
+def learned(classifier: Classifier) -> dict[str, Any]:
     """Mechanisms, gates and biases of every layer, read off the weights."""
     mechanisms, gates, bias = {}, {}, {}
     with torch.no_grad():
-        for layer, site in enumerate(attention_sites(opened.classifier.model, opened.img_size)):
+        for layer, site in enumerate(attention_sites(classifier.model, classifier.img_size)):
             module: Any = site.module
             mechanisms[layer] = type(module).__name__.lower()
             if isinstance(module, Gated):
@@ -274,9 +272,9 @@ def learned(opened: Opened) -> dict[str, Any]:
     return {"mechanisms": mechanisms, "gates": gates, "bias": bias}
 
 
-def notes(seen: Seen, opened: Opened) -> list[str]:
+def notes(seen: Seen, classifier: Classifier) -> list[str]:
     said = []
-    if opened.classifier.weights.startswith("untrained"):
+    if classifier.weights.startswith("untrained"):
         said.append("The weights were never trained: this shows what the model starts from, not what it has learned.")
     if not seen.maps:
         said.append(
@@ -289,7 +287,7 @@ def notes(seen: Seen, opened: Opened) -> list[str]:
             "Some maps have negative entries (learned masks under the Frobenius norm): rollout takes their absolute values; "
             "the gradient-weighted rollout needs no such rule."
         )
-    depth = len(attention_sites(opened.classifier.model, opened.img_size))
+    depth = len(attention_sites(classifier.model, classifier.img_size))
     if len(seen.maps) < depth:
         without = sorted(set(range(depth)) - set(seen.maps))
         said.append(f"Layers {without} mix patches without attention; rollout passes them over.")

@@ -13,7 +13,7 @@ from typing import Any
 
 from softbias.explanations.coloring import colored, overlay
 from softbias.explanations.explanation import Explanation
-from softbias.runs.galleries import share
+from softbias.pages.format import probability
 
 TITLES = {
     "rollout": "attention rollout",
@@ -90,7 +90,7 @@ def draw_decision(place: Inches, seen: Explanation) -> None:
         axes.barh(row, 1, color="#eef1f4", height=0.28)
         axes.barh(row, p, color=ONE, height=0.28)
         axes.text(0, row + 0.24, short(name), fontsize=7.5, color=INK, va="bottom", parse_math=False)
-        axes.text(1, row + 0.24, share(p), fontsize=7.5, color=INK, va="bottom", ha="right")
+        axes.text(1, row + 0.24, probability(p), fontsize=7.5, color=INK, va="bottom", ha="right")
     axes.set(xlim=(0, 1), ylim=(-0.4, max(len(best), 5) - 0.1))
 
 

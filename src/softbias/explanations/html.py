@@ -12,8 +12,8 @@ from PIL import Image
 from softbias.explanations.coloring import colored, overlay
 from softbias.explanations.explanation import Explanation
 from softbias.explanations.figure import TITLES
-from softbias.pages.html import template
-from softbias.runs.galleries import data_uri, share
+from softbias.pages.format import probability
+from softbias.pages.html import data_uri, template
 
 SIDE = 224  # of the picture, in CSS pixels
 
@@ -45,7 +45,7 @@ def render(seen: Explanation, *, whole: bool) -> str:
             }
             for method, found in seen.relevance.items()
         ],
-        classes=[(name, share(p), round(100 * p, 1)) for name, p in seen.top()],
+        classes=[(name, probability(p), round(100 * p, 1)) for name, p in seen.top()],
         layers=layers(seen),
         signed=any(seen.signed(layer) for layer in seen.maps),
         box=None

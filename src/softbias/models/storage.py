@@ -54,7 +54,7 @@ def save(
             model.model.config.label2id = {name: index for index, name in enumerate(names)}
         model.model.save_pretrained(folder)
         if preprocessing and {"mean", "std"} <= set(preprocessing):
-            processor = image_processor(model, preprocessing["mean"], preprocessing["std"])
+            processor = image_processor(model, preprocessing)
             (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n")
         return folder
     cfg = dict(getattr(model, "pretrained_cfg", None) or {})
@@ -82,9 +82,11 @@ def save(
     return folder
 
 
-def image_processor(model: HuggingFaceClassifier, mean: Sequence[float], std: Sequence[float]) -> dict[str, Any]:
-    """How pictures are normalized, as Hugging Face writes it; it has no word for the rest of our preprocessing."""
-    known: dict[str, Any] = {"image_processor_type": "ViTImageProcessor", "image_mean": list(mean), "image_std": list(std)}
+def image_processor(model: HuggingFaceClassifier, preprocessing: Mapping[str, Any]) -> dict[str, Any]:
+    """How images are normalized, as Hugging Face writes it; it has no word for crop_mode, which is timm's."""
+    known: dict[str, Any] = {"image_processor_type": "ViTImageProcessor"}
+    known |= {"image_mean": list(preprocessing["mean"]), "image_std": list(preprocessing["std"])}
+    known |= {name: preprocessing[name] for name in ("crop_mode",) if name in preprocessing}
     if getattr(model.config, "image_size", None):
         height, width = pair("image_size", model.config.image_size)
         known["size"] = {"height": height, "width": width}

@@ -21,6 +21,17 @@ def share(fraction: float) -> str:
     return f"{100 * fraction:g} %"
 
 
+def probability(value: float) -> str:
+    """A probability that is nearly 0 or 1 is not rounded to it.
+
+    >>> probability(0.9996), probability(0.0001), probability(0.5)
+    ('> 99.9 %', '< 0.1 %', '50.0 %')
+    """
+    if 0.9995 <= value < 1:
+        return "> 99.9 %"
+    return "< 0.1 %" if 0 < value < 0.0005 else percent(float(value))
+
+
 def interval(edges: Sequence[float]) -> str:
     """
     >>> interval([0.43329, 0.49499])

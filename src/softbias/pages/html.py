@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,11 @@ def environment() -> Environment:
     )
     made.filters |= {"percent": percent, "interval": interval, "share": share}
     return made
+
+
+def data_uri(png: bytes) -> str:
+    """A picture inside the page itself."""
+    return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def template(name: str) -> Template:

@@ -20,7 +20,8 @@ from softbias.models.storage import load
 from softbias.runs.maps import AFTER, BEFORE, record_maps
 from softbias.runs.outcome import finish, load_selected, write_split
 from softbias.runs.prepare import Split, accelerate_for, make_plan, split_up
-from softbias.runs.run import Run, RunSpec
+from softbias.runs.run import Run
+from softbias.runs.spec import RunSpec
 from softbias.training import checkpoint
 from softbias.training.display import Display, Quiet
 from softbias.training.loop import Plan, train
@@ -62,10 +63,10 @@ def run_fit(
     display = display or Quiet()
     accelerator = accelerate_for(spec.recipe, device)
     directory = Run(Path(out) if out else Path("runs") / spec.title)
-    if resume and directory.finished and directory.spec().to_dict() == spec.to_dict():
+    if resume and directory.finished and directory.spec.to_dict() == spec.to_dict():
         display.message(f"{directory.path} is finished already")
-        return Result(directory.path, directory.read_summary(), load(directory.model))
-    fresh = not directory.config.is_file()
+        return Result(directory.path, directory.summary(), load(directory.model_folder))
+    fresh = not directory.config_path.is_file()
     if accelerator.is_main_process:
         directory.open(spec, resume=resume)
     accelerator.wait_for_everyone()
@@ -98,8 +99,13 @@ def run_fit(
         summary = finish(spec, data, split, plan, state, directory, started, baseline)
         return Result(directory.path, summary, unwrap(plan.model).eval())
     except ValueError:  # settings that cannot be trained do not occupy the folder
-        if fresh and accelerator.is_main_process and not directory.metrics.exists() and not directory.checkpoints.exists():
-            directory.config.unlink(missing_ok=True)
+        if (
+            fresh
+            and accelerator.is_main_process
+            and not directory.metrics_path.exists()
+            and not directory.checkpoint_folder.exists()
+        ):
+            directory.config_path.unlink(missing_ok=True)
         raise
     finally:
         directory.close()

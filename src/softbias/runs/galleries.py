@@ -9,7 +9,6 @@ Shapes: n test pictures, K classes.
 
 from __future__ import annotations
 
-import base64
 import io
 import os
 from collections.abc import Sequence
@@ -22,7 +21,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from softbias.data.dataset import Dataset
-from softbias.pages.format import percent
+from softbias.pages.format import probability
+from softbias.pages.html import data_uri
 from softbias.training.scores import Labels, Probabilities
 
 SHOWN = 24  # pictures per gallery
@@ -144,20 +144,10 @@ def card(predictions: Predictions, place: int, names: Sequence[str], data: Datas
     rows = [(f"{caption}, as labeled" if number == label else caption, number) for caption, number in rows]
     rows += [("labeled", label)] if label not in (number for _, number in rows) else []
     shown: dict[str, Any] = {"alt": f"A picture labeled {names[label]}, predicted as {names[best]}"}
-    shown["rows"] = [(caption, names[number], share(probabilities[number])) for caption, number in rows]
+    shown["rows"] = [(caption, names[number], probability(probabilities[number])) for caption, number in rows]
     number = int(predictions.index[place])
     shown["file"] = predictions.files[place] if predictions.files is not None else f"picture {number}"
     return shown | (picture(data.images[number]) if data is not None else {"uri": None})
-
-
-def share(probability: float) -> str:
-    """
-    >>> share(0.9996), share(0.0001), share(0.5)
-    ('> 99.9 %', '< 0.1 %', '50.0 %')
-    """
-    if 0.9995 <= probability < 1:
-        return "> 99.9 %"
-    return "< 0.1 %" if 0 < probability < 0.0005 else percent(float(probability))
 
 
 def picture(pixels: NDArray[np.uint8]) -> dict[str, Any]:
@@ -171,7 +161,3 @@ def picture(pixels: NDArray[np.uint8]) -> dict[str, Any]:
     stream = io.BytesIO()
     image.save(stream, "PNG", optimize=True)
     return {"uri": data_uri(stream.getvalue()), "width": size[0], "height": size[1], "pixelated": largest <= SIDE // 2}
-
-
-def data_uri(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode()

@@ -79,7 +79,7 @@ def watching(every: int) -> Watch:
 
     def watch(plan: Plan, data: Dataset, split: Split, directory: Run) -> LiveProbes:
         live = LiveProbes(plan, data, split, directory, every)
-        if not checkpoint.listed(directory.checkpoints):
+        if not checkpoint.listed(directory.checkpoint_folder):
             live.start()
         return live
 

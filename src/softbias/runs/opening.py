@@ -1,8 +1,7 @@
-"""What a user names, opened: a run, a saved model, a name, or a module in memory, ready for pictures.
+"""What a user names becomes a classifier: a run, a saved model, a name, or a module in memory.
 
-    opened = open_model("runs/flowers-convit_nano-1a2b3c4d5e")      # or "hf:FOLDER", "timm:NAME", "convit_nano", a module
-    pixels = opened.read("cat.jpg")                                 # as the model sees it, (height, width, 3)
-    early = opened.at(opened.moments()[0])                          # a run as it was before
+    classifier = open_classifier("runs/flowers-convit_nano-1a2b3c4d5e")     # or "hf:FOLDER", "timm:NAME", "convit_nano"
+    classifier.read("cat.jpg")                                              # as the model sees it, (height, width, 3)
 
 A model by name has fresh weights, and is called untrained wherever it is shown. A run that is not finished is its last
 checkpoint, and is named with its step wherever it is shown. Weights come from safetensors alone.
@@ -11,125 +10,63 @@ checkpoint, and is named with its step wherever it is shown. Weights come from s
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor, nn
 
 from softbias.classifier import Classifier, weights_of
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
-from softbias.data.decode import load, resized
+from softbias.data.listing import some
 from softbias.errors import SoftbiasError
 from softbias.models import PRESETS, create_model
-from softbias.models.export import input_size
-from softbias.runs.predictor import Predictor
-from softbias.runs.run import Run, RunSpec
-from softbias.training import checkpoint
+from softbias.runs.prepare import build_model, output_names
+from softbias.runs.run import Checkpoint, Run
+from softbias.runs.spec import RunSpec
+from softbias.training import checkpoint as stored
+from softbias.training.batches import channel_statistics
 
-Picture = str | Path | IO[bytes] | Image.Image | NDArray[np.uint8]
+Source = str | Path | nn.Module | Classifier | Run
 HEAD_ONLY = "untrained but for its head"
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A classifier with the size its pictures must have, what becomes of their aspect ratio, and its run where it has one."""
-
-    classifier: Classifier
-    img_size: tuple[int, int]
-    resize_mode: str = "crop"
-    run: Run | None = None
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        model: Any = self.classifier.model
-        return self.classifier.class_names or tuple(f"class {number}" for number in range(model.num_classes))
-
-    def read(self, picture: Picture) -> NDArray[np.uint8]:
-        """A picture as the model sees it; a file that is none raises BrokenPicture.  # (height, width, 3)"""
-        if isinstance(picture, np.ndarray):
-            if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[-1] != 3:
-                raise SoftbiasError(f"an array must be (height, width, 3) of uint8, but is {picture.shape} of {picture.dtype}")
-            picture = Image.fromarray(picture)
-        if not isinstance(picture, Image.Image):
-            picture = load(picture, wanted=self.img_size).image
-        return np.array(resized(picture.convert("RGB"), self.img_size, self.resize_mode))
-
-    def tensor(self, pixels: NDArray[np.uint8]) -> Tensor:
-        """# (height, width, 3) uint8 -> (1, 3, height, width), normalized"""
-        images = torch.from_numpy(np.ascontiguousarray(pixels)).to(self.classifier.device).permute(2, 0, 1)[None]
-        return self.classifier.normalized(images.float() / 255)
-
-    def moments(self) -> list[Path | None]:
-        """The checkpoints of its run, in order; before them None, its start, where nothing but the seed made that."""
-        if self.run is None:
-            return []
-        saved, spec = checkpoint.listed(self.run.checkpoints), self.run.spec()
-        seeded = spec.source is None and not spec.pretrained and spec.weights is None
-        return [None, *saved] if saved and seeded else [*saved]
-
-    def at(self, moment: Path | None) -> Opened:
-        """The same as it was at a checkpoint; None: before its first step, built again from its seed."""
-        assert self.run is not None
-        spec, model = self.run.spec(), self.classifier.model
-        if moment is None:
-            classes: Any = model.num_classes
-            model, step = untrained(self.run, spec, classes, self.img_size), 0
-            weights = weights_of(model)
-        else:
-            tensors, meta = checkpoint.read(moment)
-            model, step = copy.deepcopy(model), meta["step"]
-            model.load_state_dict(averaged(tensors))
-            weights = weights_in_run(model, spec)
-        classifier = self.classifier.with_model(model.to(self.classifier.device))
-        return replace(self, classifier=replace(classifier, weights=weights, when={"step": step}))
-
-
-def open_model(
-    source: str | Path | nn.Module | Opened,
-    *,
-    device: str = "cpu",
-    read_data: Callable[..., Dataset] = load_dataset,
-    **options: Any,
-) -> Opened:
+def open_classifier(
+    source: Source, *, device: str = "cpu", read: Callable[..., Dataset] | None = None, **options: Any
+) -> Classifier:
     """See above.
 
-    read_data   reads the pictures of a run that is not finished: only they know its classes and how they are normalized
-    options     of a model by name, as `create_model` takes them
+    read      reads the set of a run that is not finished, see `Run.classifier`
+    options   of a model by name, as `create_model` takes them
     """
-    if isinstance(source, Opened):
+    if isinstance(source, Classifier):
         return source
     if isinstance(source, nn.Module):
-        return in_memory(Classifier.of(source))
-    if is_built(source):
+        return Classifier.of(source)
+    if not isinstance(source, Run) and is_built(source):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             classifier = Classifier.of(create_model(str(source), **options, device=device), str(source))
-        known = classifier if options.get("pretrained") else replace(classifier, weights="untrained")  # and not to be guessed
-        return in_memory(known)
+        return classifier if options.get("pretrained") else replace(classifier, weights="untrained")
     if options:
         raise SoftbiasError(f"options of a model are for one that is built here, but {source} is read from files")
-    text = str(source)
-    folder = Path(text.removeprefix("hf:"))
-    if not folder.exists() and "/" not in text and ":" not in text:
-        raise SoftbiasError(
-            f"{text} does not exist: it is neither a folder nor a model's name; give a run, a saved model, hf:FOLDER, "
-            "timm:NAME, or a name that `softbias models` lists"
-        )
-    run = Run(folder)
-    if not run.config.is_file():
-        return open_folder(folder, device)
-    if not (run.model / "config.json").is_file():
-        return open_last_checkpoint(run, device, read_data)
-    opened = open_folder(folder, device)
-    weights = weights_in_run(opened.classifier.model, run.spec())
-    return replace(opened, classifier=replace(opened.classifier, weights=weights), run=run)
+    run = find_run(source)
+    if run is not None:
+        return run.classifier(device=device, read=read)
+    return Classifier.load(saved_model(str(source)), device)
+
+
+def find_run(source: Source) -> Run | None:
+    """The run that a user names; None for everything else."""
+    if isinstance(source, Run):
+        return source
+    if not isinstance(source, str | Path) or is_built(source):
+        return None
+    run = Run(source)
+    return run if run.begun else None
 
 
 def is_built(source: str | Path) -> bool:
@@ -138,61 +75,86 @@ def is_built(source: str | Path) -> bool:
     return text.startswith("timm:") or (text in PRESETS and not Path(text).exists())
 
 
-def in_memory(classifier: Classifier) -> Opened:
-    return Opened(classifier, input_size(classifier.model, None)[1:])
+def saved_model(source: str) -> Path:
+    """The folder of a saved model, or an error that says what is there instead."""
+    folder = Path(source.removeprefix("hf:"))
+    if (folder / "config.json").is_file():
+        return folder
+    if not folder.exists() and "/" not in source and ":" not in source:
+        raise SoftbiasError(
+            f"{source} does not exist: it is neither a folder nor a model's name; give a run, a saved model, hf:FOLDER, "
+            "timm:NAME, or a name that `softbias models` lists"
+        )
+    if not folder.exists():
+        raise SoftbiasError(f"{folder} does not exist; give the folder of a run or of a saved model")
+    inside = sorted(str(each.parent) for each in folder.glob("*/summary.json")) if folder.is_dir() else []
+    if inside:
+        raise SoftbiasError(f"there is no model in {folder}: it holds runs; give one of them: {some(inside)}")
+    raise SoftbiasError(f"there is no model in {folder}: it has no config.json")
 
 
-def open_folder(folder: Path, device: str) -> Opened:
-    """A saved model's folder, a Hugging Face folder, or the model of a finished run."""
-    predictor = Predictor(folder, device=device)
-    names = predictor.model.class_names
-    if names and all(name.startswith("LABEL_") for name in names):  # what Hugging Face writes where nobody named them
-        names = None
-    known = {"mean": predictor.mean, "std": predictor.std, "class_names": names}
-    return Opened(Classifier.of(predictor.model, folder.resolve().name, **known), predictor.img_size, predictor.resize_mode)
+def open_run(run: Run, device: str, read: Callable[..., Dataset] | None = None) -> Classifier:
+    """The model of a run as it is now; `Run.classifier` calls this."""
+    if not (run.model_folder / "config.json").is_file():
+        return open_last_checkpoint(run, device, read)
+    classifier = Classifier.load(run.model_folder, device)
+    weights = weights_in_run(classifier.model, run.spec)
+    return replace(classifier, name=run.path.resolve().name, weights=weights)
 
 
-def open_last_checkpoint(run: Run, device: str, read_data: Callable[..., Dataset]) -> Opened:
+def open_last_checkpoint(run: Run, device: str, read: Callable[..., Dataset] | None) -> Classifier:
     """A run without a model of its own: it was stopped, or is being trained."""
-    from softbias.runs.prepare import output_names, split_up
-    from softbias.training.batches import channel_statistics
-
-    found = checkpoint.read_last(run.checkpoints)
+    found = stored.read_last(run.checkpoint_folder)
     if found is None:
         raise SoftbiasError(
             f"there is no model in {run.path}: its training is not finished, and it has no checkpoint yet; "
             "continue it by the command that began it, with --resume"
         )
     tensors, meta, _ = found
-    spec = run.spec()
-    data = read_data(spec.data, **spec.data_options)
+    spec, data = run.spec, run.data(read)
     names = output_names(spec, data)
-    given = replace(spec, pretrained=False, weights=None)  # what it began with is overwritten here, and need not be fetched
-    model: Any = untrained(run, given, len(names), data.img_size)
+    given = replace(spec, pretrained=False, weights=None)  # the checkpoint overwrites these, so they need not be fetched
+    model = untrained(run, given, len(names), data.img_size)
     model.load_state_dict(averaged(tensors))
-    mean, std = channel_statistics(data, split_up(data, spec).train)
+    mean, std = channel_statistics(data, run.split(data).train)
     title = f"{run.path.resolve().name} (step {meta['step']:,} of {meta['total_steps']:,})"
-    classifier = Classifier.of(model.to(device), title, mean=mean, std=std, class_names=names)
-    classifier = replace(classifier, weights=weights_in_run(model, spec))
-    return Opened(classifier, data.img_size, spec.data_options.get("resize_mode") or "crop", run)
+    return Classifier.of(
+        model.to(device), title, weights=weights_in_run(model, spec), img_size=data.img_size, mean=mean, std=std,
+        resize_mode=spec.data_options.get("resize_mode") or "crop", class_names=names,
+    )  # fmt: skip
+
+
+def at_checkpoint(run: Run, classifier: Classifier, checkpoint: Checkpoint) -> Classifier:
+    """The classifier of a run as it was at a checkpoint; `Run.classifier` calls this."""
+    model = classifier.model
+    if checkpoint.path is None:
+        classes, size = len(classifier.output_names), classifier.img_size
+        assert size is not None
+        model = untrained(run, run.spec, classes, size)
+        weights = weights_of(model)
+    else:
+        tensors, _ = stored.read(checkpoint.path)
+        model = copy.deepcopy(model)
+        model.load_state_dict(averaged(tensors))
+        weights = weights_in_run(model, run.spec)
+    changed = classifier.with_model(model.to(classifier.device))
+    return replace(changed, weights=weights, when={"step": checkpoint.step})
 
 
 def untrained(run: Run, spec: RunSpec, classes: int, img_size: tuple[int, int]) -> nn.Module:
     """The model before its first step, built again from its seed as training built it."""
-    from softbias.runs.prepare import build_model
-
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
-        return build_model(spec, classes, img_size, run.source(spec))
+        return build_model(spec, classes, img_size, run.source_folder)
 
 
 def averaged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Of a checkpoint the weights that would be the model's: averaged, where the recipe averages."""
-    return checkpoint.part("average", tensors) or checkpoint.part("model", tensors)
+    return stored.part("average", tensors) or stored.part("model", tensors)
 
 
 def weights_in_run(model: nn.Module, spec: RunSpec) -> str:
-    """A head on a frozen backbone can be trained without a trace in the norms; its run knows."""
+    """Training a head on a frozen backbone leaves no trace in the norms; the run knows about it."""
     weights = weights_of(model)
     return HEAD_ONLY if spec.finetune == "probe" and weights == "untrained" else weights
 
@@ -204,7 +166,83 @@ def unique(names: list[str]) -> list[str]:
     ['a', 'b', 'a (2)']
     """
     found: list[str] = []
-    for place, name in enumerate(names):
-        before = names[:place].count(name)
+    for index, name in enumerate(names):
+        before = names[:index].count(name)
         found.append(f"{name} ({before + 1})" if before else name)
     return found
+
+
+# A classifier with the images to show it
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A classifier with a set of images, and its run where it has one."""
+
+    classifier: Classifier
+    data: Dataset
+    run: Run | None = None
+
+    def called(self, name: str) -> Pair:
+        return replace(self, classifier=replace(self.classifier, name=name))
+
+
+class Sets:
+    """Sets of images, each read once."""
+
+    def __init__(self, data_dir: str | None = None) -> None:
+        self.data_dir = data_dir
+        self.read: dict[str, Dataset] = {}
+
+    def load(self, source: str, **options: Any) -> Dataset:
+        if self.data_dir is not None:
+            options["data_dir"] = self.data_dir
+        key = repr((source, sorted(options.items())))
+        if key not in self.read:
+            self.read[key] = load_dataset(source, **options)
+        return self.read[key]
+
+    def of_run(self, run: Run) -> Dataset:
+        """The run's set, split as training split it: a validation image is no training image."""
+        data = run.data(self.load)
+        return data.with_splits(run.split(data).as_dict())
+
+
+def pair(source: str, data: str | None, sets: Sets, *, device: str = "cpu", options: Mapping[str, Any] | None = None) -> Pair:
+    """A source with `data`, or with the run's own set; everything that is not a run needs `data`.
+
+    options   of a model that is built here, which takes the classes and the size of the images
+    """
+    if is_built(source):
+        size = (options or {}).get("img_size")
+        found = sets.load(needed(source, data), **({"img_size": size} if size else {}))
+        fitting = {**(options or {}), "num_classes": len(found.class_names), "img_size": found.img_size}
+        return Pair(open_classifier(source, device=device, **fitting), found)
+    run = find_run(source)
+    classifier = open_classifier(run or source, device=device, read=sets.load)
+    if data is None and run is not None:
+        return Pair(classifier, sets.of_run(run), run)
+    return Pair(classifier, sets.load(needed(source, data), img_size=classifier.img_size), run)
+
+
+def needed(source: str, data: str | None) -> str:
+    if data is None:
+        raise SoftbiasError(f"{source} is not a run, so it brings no pictures along: name some with --data")
+    return data
+
+
+def through_training(given: Pair) -> Iterator[Classifier]:
+    """The classifier of a run at its start and at every checkpoint, in order."""
+    run = given.run
+    if run is None:
+        raise SoftbiasError(f"{given.classifier.name} is not a run, so it has no checkpoints")
+    checkpoints = run.checkpoints
+    if not checkpoints:
+        raise SoftbiasError(f"{run.path} keeps no checkpoints; fit with --keep every=1, or --probe-every 1")
+    rows = run.metrics()
+    if not rows:
+        raise SoftbiasError(f"{run.path} has no epoch in its metrics.jsonl, so the epochs of its checkpoints are not known")
+    steps = rows[0]["step"] / rows[0]["epoch"]
+    for checkpoint in checkpoints:
+        classifier = at_checkpoint(run, given.classifier, checkpoint)
+        yield replace(classifier, when={**classifier.when, "epoch": round(checkpoint.step / steps, 4)})

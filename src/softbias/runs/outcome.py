@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from softbias.classifier import CROP_MODES
 from softbias.data.dataset import Dataset
 from softbias.data.listing import Listing
 from softbias.data.tables import write_manifest
@@ -22,7 +23,8 @@ from softbias.models.cost import count_macs
 from softbias.models.inspect import unwrap
 from softbias.models.storage import save
 from softbias.runs.prepare import Split, output_names
-from softbias.runs.run import Run, RunSpec
+from softbias.runs.run import Run
+from softbias.runs.spec import RunSpec
 from softbias.training import checkpoint
 from softbias.training.batches import Pixels
 from softbias.training.evaluate import predict_probabilities
@@ -30,8 +32,6 @@ from softbias.training.loop import Plan
 from softbias.training.scores import score
 from softbias.training.state import State
 from softbias.training.validation import rotation_scores
-
-CROP_MODES = {"crop": "center", "pad": "border", "stretch": "squash"}  # timm's words for our `resize_mode`
 
 
 def load_selected(plan: Plan, state: State) -> None:
@@ -79,7 +79,7 @@ def finish(
         "validation_accuracy": state.best.accuracy if state.best.epoch else None,
         "class_weights": plan.class_weights is not None,
         "regularize": list(spec.recipe.regularize),
-        "notes": [*directory.reasons(), *data.notes, *split.notes],
+        "notes": [*directory.reasons, *data.notes, *split.notes],
     }
     summary["peak_memory"] = peak_memory(accelerator.device.type)
     summary["peak_memory_of"] = "the GPU" if accelerator.device.type == "cuda" else "the process"
@@ -109,10 +109,10 @@ def finish(
         "crop_mode": CROP_MODES[spec.data_options.get("resize_mode") or "crop"],
     }
     summary["preprocessing"] = preprocessing
-    save(model, directory.model, class_names=output_names(spec, data), preprocessing=preprocessing)
+    save(model, directory.model_folder, class_names=output_names(spec, data), preprocessing=preprocessing)
     write_text(directory.path / "environment.json", json.dumps(describe_machine(accelerator.device.type), indent=2) + "\n")
     summary["total_seconds"] = time.perf_counter() - started
-    write_text(directory.summary, json.dumps(summary, indent=2) + "\n")
+    write_text(directory.summary_path, json.dumps(summary, indent=2) + "\n")
     return summary
 
 

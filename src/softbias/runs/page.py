@@ -8,7 +8,6 @@ classes first, the most confident mistakes, the labels worth checking.
 from __future__ import annotations
 
 import io
-import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,12 +17,11 @@ import numpy as np
 from PIL import Image
 
 from softbias.data.dataset import Dataset
-from softbias.errors import SoftbiasError
 from softbias.files import write_text
 from softbias.pages.format import duration, memory, percent, share
-from softbias.pages.html import template
+from softbias.pages.html import data_uri, template
 from softbias.runs.charts import DPI, PAPER_INK_RIGHT_WRONG, confusions, curves, draw_confusion, reliability
-from softbias.runs.galleries import Predictions, data_uri, galleries
+from softbias.runs.galleries import Predictions, galleries
 from softbias.runs.printed import score_rows, verdict, worst_first
 from softbias.runs.run import Run
 
@@ -37,9 +35,7 @@ def write_page(run_path: str | Path, data: Dataset | None = None) -> Path:
     """
 
     run = Run(Path(run_path))
-    if not run.finished:
-        raise SoftbiasError(f"{run.path} holds no finished run: it has no summary.json")
-    summary = run.read_summary()
+    summary = run.summary()
     names = [row["name"] for row in (summary.get("test") or {}).get("classes", [])]  # none: a pretext task, or no test
     predictions = Predictions.read(run.path / "predictions.parquet") if names else None
     html = template("run.html.jinja").render(
@@ -48,34 +44,19 @@ def write_page(run_path: str | Path, data: Dataset | None = None) -> Path:
         baseline=summary.get("baseline"),
         verdict=verdict(summary),
         scores=score_rows(summary),
-        facts=facts(summary, read_json(run.path / "environment.json")),
-        config=run.config.read_text() if run.config.is_file() else "",
-        curves=curves(epoch_rows(run.metrics)),
+        facts=facts(summary, run.environment()),
+        config=run.config_path.read_text(encoding="utf-8") if run.begun else "",
+        curves=curves(run.metrics()),
         classes=worst_first((summary.get("test") or {}).get("classes", [])),
         confusion=confusion_section(run.path, summary["test"]["confusion"], names) if names else None,
         reliability=None if predictions is None else reliability(predictions.probabilities, predictions.labels),
         maps=maps_section(run.path),
         galleries=[] if predictions is None else galleries(predictions, names, data),
-        model_path=str(run.model),
+        model_path=str(run.model_folder),
         run_path=shlex.quote(str(run.path)),
     )
     write_text(run.path / "report.html", html.replace(" %", "\N{NO-BREAK SPACE}%"))  # no line begins with a percent sign
     return run.path / "report.html"
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.is_file() else {}
-
-
-def epoch_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl that tell of an epoch; a last line that a kill tore is dropped."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return [row for row in rows if row.get("event") == "epoch"]
 
 
 def confusion_section(folder: Path, counts: list[list[int]], names: list[str]) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from softbias.models.storage import load
 from softbias.models.weights import load_weights
 from softbias.regularizers import parse_requests
 from softbias.regularizers.attach import find_sites
-from softbias.runs.run import Run, RunSpec
+from softbias.runs.run import Run
+from softbias.runs.spec import RunSpec
 from softbias.training import checkpoint
 from softbias.training.batches import Batches, Pixels, channel_statistics
 from softbias.training.loop import Plan
@@ -66,7 +67,7 @@ def make_plan(
     device = accelerator.device
     classes = len(output_names(spec, data))
     torch.manual_seed(spec.seed)
-    model = build_model(spec, classes, data.img_size, directory.source(spec))
+    model = build_model(spec, classes, data.img_size, None if spec.source is None else directory.find_source(spec.source))
     frozen = spec.finetune == "probe"
     requests = parse_requests(spec.recipe.regularize)
     if frozen:
@@ -90,7 +91,7 @@ def make_plan(
     weights = None if rotation else class_weights(data.labels[split.train], classes, spec.recipe)
     return Plan(
         accelerator, model, batches, validation, None if weights is None else weights.to(device),
-        directory.checkpoints, directory.metrics, keep, frozen,
+        directory.checkpoint_folder, directory.metrics_path, keep, frozen,
     )  # fmt: skip
 
 

@@ -15,7 +15,8 @@ from softbias.cli.options import PretrainOptions, TrainingOptions, data_options,
 from softbias.cli.parsing import Given, changed
 from softbias.errors import SoftbiasError
 from softbias.runs import automatic
-from softbias.runs.run import Run, RunSpec, read_config
+from softbias.runs.run import Run
+from softbias.runs.spec import RunSpec, read_config
 from softbias.training.recipe import Recipe, find_recipe
 
 if TYPE_CHECKING:
@@ -101,8 +102,8 @@ def base_config(options: TrainingOptions) -> RunSpec | None:
     """The config that the options start from, if there is one."""
     if options.config is not None:
         return read_config(options.config / "config.yaml" if options.config.is_dir() else options.config)
-    if options.resume and options.out is not None and Run(options.out).config.is_file():
-        return read_config(Run(options.out).config)
+    if options.resume and options.out is not None and Run(options.out).begun:
+        return Run(options.out).spec
     return None
 
 

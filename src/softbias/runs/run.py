@@ -1,102 +1,51 @@
-"""A run: what defines it, and the directory it lives in.
+"""A run's directory: everything that a finished or an unfinished run can be asked.
 
 config.yaml           what defines the run; usable as --config
 metrics.jsonl         one line per logged step and per epoch
-checkpoints/          see `checkpoint`
+checkpoints/          see `training.checkpoint`
 model/                config.json + model.safetensors: softbias.load reads it, and so does timm
 predictions.parquet   test picture, label, probabilities
 environment.json      versions, hardware, git hash
 summary.json          the scores; written last, so its presence means that the run is finished
 report.html           one page about the run
+
+    run = Run("runs/flowers-convit_nano-1a2b3c4d5e")
+    run.spec.model, run.summary()["test"]["accuracy"]
+    run.classifier(run.checkpoints[0])                  # the model before its first step
+
+Nothing here imports torch before a model or its images are asked for: a list of runs must appear at once.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import fcntl
-import hashlib
 import json
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-import yaml
-
-from softbias._version import __version__
-from softbias.errors import SoftbiasError, in_one_line, unknown_name
+from softbias.errors import SoftbiasError
 from softbias.files import write_text
-from softbias.training.recipe import Recipe, checked_fields
+from softbias.runs.spec import SAME_STORE, RunSpec, differences, read_config, write_config
 
-CONFIG_FORMAT = 1
-BESIDE = "run:"  # a source that is named by its run's id, and lies beside the run that starts from it
+if TYPE_CHECKING:
+    from softbias.classifier import Classifier
+    from softbias.data.dataset import Dataset
+    from softbias.data.splits import Split
 
 
 @dataclass(frozen=True)
-class RunSpec:
-    """All that defines a run: the same spec on the same data gives the same run.
+class Checkpoint:
+    """A run at a step. path: None for its start, which is built again from the seed."""
 
-    data            a named set, a folder, a CSV file or arrays
-    data_options    img_size, resize_mode, group_by, skip_broken, … as the reader was asked
-    train_fraction  share of the training pictures, more than 0 and at most 1; nested and stratified
-    model_options   overrides of the model's spec
-    source          the run whose model is fine-tuned, with `finetune` "probe" (head only) or "full": its folder, or
-                    "run:<id>" for one in the same store, so that the id of this run does not depend on where they lie
-    """
+    step: int
+    path: Path | None = None
 
-    data: str
-    model: str
-    recipe: Recipe
-    seed: int = 0
-    train_fraction: float = 1.0
-    data_options: Mapping[str, Any] = field(default_factory=dict)
-    model_options: Mapping[str, Any] = field(default_factory=dict)
-    pretrained: bool = False
-    weights: str | None = None
-    source: str | None = None
-    finetune: str | None = None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "train_fraction", checked_fraction(self.train_fraction))  # 1 and 1.0 are the same run
-        if self.finetune not in (None, "probe", "full"):
-            raise unknown_name("way to fine-tune", self.finetune, ("probe", "full"))
-
-    def to_dict(self) -> dict[str, Any]:
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        plain |= {"recipe": self.recipe.to_dict(), "data_options": dict(self.data_options)}
-        return plain | {"model_options": dict(self.model_options)}
-
-    @staticmethod
-    def from_dict(given: Mapping[str, Any]) -> RunSpec:
-        plain = {name: value for name, value in given.items() if name not in ("format", "softbias")}
-        if given.get("format", CONFIG_FORMAT) > CONFIG_FORMAT:
-            raise SoftbiasError(
-                f"this config was written by softbias {given.get('softbias')} in format {given['format']}, and this is "
-                f"softbias {__version__}, which reads up to format {CONFIG_FORMAT}: upgrade softbias"
-            )
-        plain = checked_fields(RunSpec, plain)
-        return RunSpec(**{**plain, "recipe": Recipe.from_dict(plain.get("recipe", {}))})
-
-    @cached_property
-    def id(self) -> str:
-        """A hash of what defines the run; where the files of a named set lie does not.
-
-        Only what differs from the defaults is hashed, so a field that softbias learns later leaves the ids of stored runs
-        as they are. A default must therefore never change.
-        """
-        plain = self.to_dict()
-        plain["data_options"].pop("data_dir", None)
-        text = json.dumps(telling(plain, RunSpec("", "", Recipe()).to_dict()), sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:10]
-
-    @property
-    def title(self) -> str:
-        """<data>-<model>-<id>, as a folder may be called."""
-        data = self.data if "/" not in self.data else Path(self.data).stem or Path(self.data).name
-        return "-".join(re.sub(r"[^\w.]+", "_", part).strip("_") for part in (data, self.model, self.id))
+START = Checkpoint(0)
 
 
 def checked_fraction(given: float, name: str = "train_fraction") -> float:
@@ -115,51 +64,133 @@ def checked_fraction(given: float, name: str = "train_fraction") -> float:
 class Run:
     """The files of one run, and the lock that keeps a second process out."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
         self.lock: TextIO | None = None
+        self.loaded: dict[str, Classifier] = {}  # by device: checkpoints are loaded into a copy of it
 
     @property
-    def config(self) -> Path:
+    def config_path(self) -> Path:
         return self.path / "config.yaml"
 
     @property
-    def metrics(self) -> Path:
+    def metrics_path(self) -> Path:
         return self.path / "metrics.jsonl"
 
     @property
-    def checkpoints(self) -> Path:
+    def checkpoint_folder(self) -> Path:
         return self.path / "checkpoints"
 
     @property
-    def model(self) -> Path:
+    def model_folder(self) -> Path:
         return self.path / "model"
 
     @property
-    def summary(self) -> Path:
+    def summary_path(self) -> Path:
         return self.path / "summary.json"
 
     @property
-    def finished(self) -> bool:
-        return self.summary.is_file()
+    def page_path(self) -> Path:
+        return self.path / "report.html"
 
-    def source(self, spec: RunSpec) -> Path | None:
-        """The folder of the model that the run starts from."""
-        if spec.source is None or not spec.source.startswith(BESIDE):
-            return None if spec.source is None else Path(spec.source)
-        name = spec.source.removeprefix(BESIDE)
+    @property
+    def begun(self) -> bool:
+        return self.config_path.is_file()
+
+    @property
+    def finished(self) -> bool:
+        return self.summary_path.is_file()
+
+    # Reading
+
+    @cached_property
+    def spec(self) -> RunSpec:
+        return read_config(self.config_path)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why the settings are as they are, where they were not all given: the comments in the config."""
+        lines = self.config_path.read_text(encoding="utf-8").splitlines() if self.begun else []
+        return [line.removeprefix("# ") for line in lines if line.startswith("# ")]
+
+    def summary(self) -> dict[str, Any]:
+        """The scores of a finished run."""
+        if not self.finished:
+            raise SoftbiasError(f"{self.path} holds no finished run: it has no summary.json")
+        return read_json(self.summary_path)
+
+    def environment(self) -> dict[str, Any]:
+        """Versions and hardware; nothing while the run is not finished."""
+        path = self.path / "environment.json"
+        return read_json(path) if path.is_file() else {}
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """A row per epoch; a last line that a kill tore is dropped."""
+        rows = []
+        for line in self.metrics_path.read_text(encoding="utf-8").splitlines() if self.metrics_path.is_file() else ():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return [row for row in rows if row.get("event") == "epoch"]
+
+    @property
+    def source_folder(self) -> Path | None:
+        """The folder of the run or the saved model that the run starts from."""
+        source = self.spec.source
+        return None if source is None else self.find_source(source)
+
+    def find_source(self, source: str) -> Path:
+        if not source.startswith(SAME_STORE):
+            return Path(source)
+        name = source.removeprefix(SAME_STORE)
         found = [path for path in self.path.parent.glob(f"*-{name}") if Run(path).finished]
         if not found:
-            raise SoftbiasError(
-                f"the run starts from {spec.source}, but no finished run {name} lies beside it in {self.path.parent}"
-            )
+            raise SoftbiasError(f"the run starts from {source}, but {self.path.parent} holds no finished run {name}")
         return found[0]
 
-    def read_summary(self) -> dict[str, Any]:
-        return json.loads(self.summary.read_text(encoding="utf-8"))
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints that the run kept, in order; first its start, where the seed alone made it."""
+        from softbias.training.checkpoint import listed
 
-    def spec(self) -> RunSpec:
-        return read_config(self.config)
+        saved = [Checkpoint(int(path.name.removeprefix("step-")), path) for path in listed(self.checkpoint_folder)]
+        seeded = self.spec.source is None and not self.spec.pretrained and self.spec.weights is None
+        return [START, *saved] if saved and seeded else saved
+
+    def data(self, read: Callable[..., Dataset] | None = None, **options: Any) -> Dataset:
+        """The run's set; `options` win over those that it was read with, and `read` may keep sets that it has read."""
+        from softbias.data import load_dataset
+
+        return (read or load_dataset)(self.spec.data, **{**self.spec.data_options, **options})
+
+    def split(self, data: Dataset | None = None) -> Split:
+        """The split of the run's set, as training made it."""
+        from softbias.runs.prepare import split_up
+
+        return split_up(data or self.data(), self.spec)
+
+    def classifier(
+        self, checkpoint: Checkpoint | None = None, device: str = "cpu", *, read: Callable[..., Dataset] | None = None
+    ) -> Classifier:
+        """The model of the run, or the model at a checkpoint.
+
+        A run that is not finished gives its last checkpoint, with its step in the name; only the run's set knows its classes
+        and how it is normalized, so that set is read, by `read` where it is given.
+        """
+        from softbias.runs.opening import at_checkpoint, open_run
+
+        if device not in self.loaded:
+            self.loaded[device] = open_run(self, device, read)
+        return self.loaded[device] if checkpoint is None else at_checkpoint(self, self.loaded[device], checkpoint)
+
+    def page(self, data: Dataset | None = None) -> Path:
+        """Write report.html; `data` gives it the pictures to show."""
+        from softbias.runs.page import write_page
+
+        return write_page(self.path, data)
+
+    # Writing
 
     def open(self, spec: RunSpec, *, resume: bool) -> None:
         """Take the directory for a run, or say why it cannot be had."""
@@ -172,7 +203,7 @@ class Run:
             self.keep_others_out()
             self.check(spec, resume=resume)
         except BaseException:
-            self.close()  # whoever keeps the error, as a notebook does, keeps us, and would keep the lock
+            self.close()  # a notebook keeps the error, and with it this object and the lock
             raise
 
     def keep_others_out(self) -> None:
@@ -186,11 +217,11 @@ class Run:
 
     def check(self, spec: RunSpec, *, resume: bool) -> None:
         """Refuse a directory that holds another run."""
-        if self.config.is_file():
+        if self.begun:
             if not resume:
                 state = "a finished run" if self.finished else "a run that was stopped"
                 raise SoftbiasError(f"{self.path} holds {state}; --resume continues it, or choose another --out")
-            different = differences(self.spec().to_dict(), spec.to_dict())
+            different = differences(self.spec.to_dict(), spec.to_dict())
             if different:
                 raise SoftbiasError(
                     f"{self.path} was started with other settings: {'; '.join(different)}; choose another --out"
@@ -198,13 +229,8 @@ class Run:
 
     def begin(self, spec: RunSpec, reasons: Sequence[str] = ()) -> None:
         """State what the run is; called when its data could be read, so that a failed start leaves nothing behind."""
-        if not self.config.is_file():
-            write_text(self.config, write_config(spec, reasons))
-
-    def reasons(self) -> list[str]:
-        """Why the settings are as they are, where they were not all given: the comments in the config."""
-        lines = self.config.read_text(encoding="utf-8").splitlines() if self.config.is_file() else []
-        return [line.removeprefix("# ") for line in lines if line.startswith("# ")]
+        if not self.begun:
+            write_text(self.config_path, write_config(spec, reasons))
 
     def close(self) -> None:
         if self.lock is not None:
@@ -212,46 +238,11 @@ class Run:
             self.lock = None
 
 
-def write_config(spec: RunSpec, reasons: Sequence[str] = ()) -> str:
-    """As YAML; reasons for what was chosen stand above it as comments."""
-    plain = {"format": CONFIG_FORMAT, "softbias": __version__, **spec.to_dict()}
-    return "".join(f"# {reason}\n" for reason in reasons) + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
-
-
-def read_config(path: Path) -> RunSpec:
+def read_json(path: Path) -> dict[str, Any]:
     try:
-        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise SoftbiasError(f"the config {path} cannot be read: {in_one_line(error)}") from error
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SoftbiasError(f"{path} cannot be read: {error}") from error
     if not isinstance(plain, dict):
-        raise SoftbiasError(f"the config {path} must hold settings by name")
-    return RunSpec.from_dict(plain)
-
-
-def telling(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the settings those that differ from the usual ones.
-
-    >>> telling({"lr": 0.1, "epochs": 8, "inner": {"flip": 0.5, "zoom": 1}}, {"epochs": 8.0, "inner": {"zoom": 1}})
-    {'lr': 0.1, 'inner': {'flip': 0.5}}
-    """
-    found: dict[str, Any] = {}
-    for name, value in given.items():
-        before = usual.get(name, ...)
-        if isinstance(value, Mapping) and isinstance(before, Mapping):
-            inner = telling(value, before)
-            found |= {name: inner} if inner else {}
-        elif value != before:
-            found[name] = value
-    return found
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """ "recipe.lr was 0.001, is 0.002" for every setting that differs."""
-    found = []
-    for name in sorted({*old, *new}):
-        before, after = old.get(name), new.get(name)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            found += differences(before, after, f"{prefix}{name}.")
-        elif before != after:
-            found.append(f"{prefix}{name} was {before}, is {after}")
-    return found
+        raise SoftbiasError(f"{path} must hold values by name")
+    return plain

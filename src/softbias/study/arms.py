@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from softbias.data.augment.settings import Augmentation
 from softbias.errors import SoftbiasError
-from softbias.runs.run import telling
+from softbias.runs.spec import non_default
 from softbias.training.recipe import Recipe, checked_fields, find_recipe, plain_value, tuple_value
 
 WORDS = {"true": True, "false": False, "none": None}
@@ -66,14 +66,14 @@ def shallow(given: Any) -> dict[str, Any]:
 
 def short_recipe(recipe: Recipe) -> dict[str, Any]:
     """What differs from a plain `Recipe()`, so that a preset that changes later does not change the study."""
-    return telling(recipe.to_dict(), Recipe().to_dict())
+    return non_default(recipe.to_dict(), Recipe().to_dict())
 
 
 def short_arm(arm: Arm) -> dict[str, Any]:
-    plain = telling({**shallow(arm), "pretrain": None}, shallow(Arm("", "")))
+    plain = non_default({**shallow(arm), "pretrain": None}, shallow(Arm("", "")))
     if arm.pretrain:
         plain["pretrain"] = {
-            **telling(shallow(arm.pretrain), shallow(Pretrain(Recipe()))),
+            **non_default(shallow(arm.pretrain), shallow(Pretrain(Recipe()))),
             "recipe": short_recipe(arm.pretrain.recipe),
         }
     return {name: plain_value(dict(value) if isinstance(value, Mapping) else value) for name, value in plain.items()}

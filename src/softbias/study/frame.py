@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softbias.errors import SoftbiasError
-from softbias.runs.run import Run, RunSpec, telling
+from softbias.runs.run import Run
+from softbias.runs.spec import RunSpec, non_default
 from softbias.study.spec import PlannedRun, StudySpec, read_study
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def runs_frame(places: str | Path | Iterable[str | Path], specs: Sequence[Planne
             if row is None or (wanted is not None and row["id"] not in wanted):
                 continue
             if wanted is None:
-                loose[row["id"]] = Run(folder).spec()
+                loose[row["id"]] = Run(folder).spec
             else:
                 row["arm"] = wanted[row["id"]]
             rows.setdefault(row["id"], row)
@@ -97,7 +98,7 @@ def read_row(folder: Path) -> dict[str, Any] | None:
     import pandas
 
     try:
-        summary = Run(folder).read_summary()
+        summary = Run(folder).summary()
     except (OSError, json.JSONDecodeError):
         return None
     test, baseline = summary.get("test") or {}, summary.get("baseline") or {}
@@ -145,7 +146,7 @@ def tells_arms_apart(name: str, group: Mapping[str, RunSpec], settings: Mapping[
 
 def flat_settings(spec: RunSpec) -> dict[str, str]:
     """What an arm could differ in, by name: options of the model, fields of the recipe, where it starts from."""
-    plain = telling(spec.to_dict(), RunSpec("", "", type(spec.recipe)()).to_dict())
+    plain = non_default(spec.to_dict(), RunSpec("", "", type(spec.recipe)()).to_dict())
     flat: dict[str, str] = {name: str(value) for name, value in plain.get("model_options", {}).items()}
     recipe = plain.get("recipe", {})
     flat |= {name: str(value) for name, value in recipe.items() if name != "augmentation"}

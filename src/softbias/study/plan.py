@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from softbias.errors import SoftbiasError
 from softbias.files import write_text
-from softbias.runs.run import BESIDE, Run, RunSpec
+from softbias.runs.run import Run
+from softbias.runs.spec import SAME_STORE, RunSpec
 from softbias.study.arms import Arm, read_recipe
 from softbias.study.frame import PLAN
 from softbias.study.progress import duration
@@ -54,7 +55,7 @@ def study_runs(spec: StudySpec, chosen: Chosen | None = None) -> list[PlannedRun
                     needs = pretraining(arm, own) if arm.pretrain else None
                     if needs:
                         runs.setdefault(needs.id, needs)
-                        own = replace(own, source=f"{BESIDE}{needs.id}")
+                        own = replace(own, source=f"{SAME_STORE}{needs.id}")
                     add(runs, PlannedRun(arm.name, own, needs.id if needs else None))
     return list(runs.values())
 
@@ -200,7 +201,7 @@ def expected(
     """
     pace: dict[tuple[str, str], float] = {}  # (arm, data) -> seconds per step
     for run in finished:
-        summary = Run(store.place(run.spec)).read_summary()
+        summary = Run(store.place(run.spec)).summary()
         pace[run.arm, run.spec.data] = summary["seconds"] / summary["steps"]
     if any((run.arm, run.spec.data) not in pace for run in missing):
         say("a few steps of every arm come first, to say how long it will take")

@@ -116,7 +116,7 @@ class Watch:
 
     def look(self, run: PlannedRun) -> None:
         try:
-            text = Run(self.store.place(run.spec)).metrics.read_text(encoding="utf-8")
+            text = Run(self.store.place(run.spec)).metrics_path.read_text(encoding="utf-8")
             row = json.loads(text.rpartition("\n")[0].rpartition("\n")[2])  # what follows the last line's end is half written
         except (OSError, json.JSONDecodeError):
             return

@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from softbias.runs.run import Run, RunSpec
+from softbias.runs.run import Run
+from softbias.runs.spec import RunSpec
 from softbias.study.worker import forget_earlier_runs, load_once
 
 if TYPE_CHECKING:

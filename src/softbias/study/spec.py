@@ -24,7 +24,7 @@ import yaml
 from softbias.errors import SoftbiasError, in_one_line, unknown_name
 from softbias.files import write_text
 from softbias.pages.format import share
-from softbias.runs.run import RunSpec, checked_fraction, differences
+from softbias.runs.spec import RunSpec, checked_fraction, differences
 from softbias.study.arms import Arm, Pretrain, read_arm, read_recipe, shallow, short_arm, short_recipe
 from softbias.training.recipe import Recipe, checked_fields, plain_value
 

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from softbias.files import write_text
-from softbias.runs.run import Run, RunSpec
+from softbias.runs.run import Run
+from softbias.runs.spec import RunSpec
 
 BEAT, SILENCE = 15.0, 180.0  # seconds
 FAILURE = "failure.json"
@@ -118,13 +119,13 @@ class Store:
         folder = self.place(spec)
         directory = Run(folder)
         (folder / FAILURE).unlink(missing_ok=True)
-        if directory.config.is_file():
+        if directory.begun:
             try:
-                directory.spec()
+                _ = directory.spec
             except ValueError:  # cut off by a power cut
                 shutil.rmtree(folder)
                 return
-        directory.summary.unlink(missing_ok=True)  # not whole, or we would not be here
+        directory.summary_path.unlink(missing_ok=True)  # not whole, or we would not be here
 
     def clear(self, spec: RunSpec) -> None:
         """Forget a run, for a new start. Needs the claim."""

@@ -137,8 +137,8 @@ def validation_accuracy(store: Store, run: PlannedRun) -> float | None:
         return None
     directory = Run(store.place(run.spec))
     if run.spec.recipe.select == "best":
-        return directory.read_summary()["validation_accuracy"]
-    rows = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
+        return directory.summary()["validation_accuracy"]
+    rows = [json.loads(line) for line in directory.metrics_path.read_text().splitlines()]
     return [row["val_accuracy"] for row in rows if row.get("val_accuracy") is not None][-1]
 
 

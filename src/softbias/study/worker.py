@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from softbias import environment
-from softbias.runs.run import RunSpec
+from softbias.runs.spec import RunSpec
 from softbias.study.store import Store
 from softbias.training.display import Display, Quiet
 

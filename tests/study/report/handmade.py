@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from softbias.runs.run import RunSpec, write_config
+from softbias.runs.spec import RunSpec, write_config
 from softbias.training.recipe import Recipe
 from softbias.training.scores import score
 

@@ -24,7 +24,7 @@ def arms_and_size(folder: Path) -> tuple[list[Arm], int]:
     """The arms that have finished runs, and the side of their pictures."""
     frame = compared_runs(folder)
     there = arms_in_order(frame)
-    side = Run(Path(frame["run"].iloc[0])).read_summary()["img_size"][0]
+    side = Run(Path(frame["run"].iloc[0])).summary()["img_size"][0]
     return [arm for arm in read_study(folder).arms if arm.name in there], side
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pandas
 
 from softbias.probes import find_probe
-from softbias.probes.pairing import Pair, Sets, pair
 from softbias.probes.writing import write_rows
-from softbias.runs.page import epoch_rows
+from softbias.runs.opening import Pair, Sets, pair
+from softbias.runs.run import START, Run
 from softbias.study.papers.measuring import FOLDER, arms_in_order, compared_runs, over_seeds, write_table
 from softbias.study.papers.named import Measured
 from softbias.study.spec import read_study
@@ -70,7 +70,7 @@ def learning_curves(frame: pandas.DataFrame, folder: Path) -> Measured:
     rows: list[dict[str, Any]] = []
     for run in frame.itertuples():
         about = {"arm": run.arm, "gated_layers": run.gated, "strength": run.strength, "seed": run.seed}
-        for epoch in epoch_rows(Path(str(run.run)) / "metrics.jsonl"):
+        for epoch in Run(str(run.run)).metrics():
             kept = {name: epoch.get(name) for name in ("epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy")}
             rows.append({**about, **kept})
     table = pandas.DataFrame(rows)
@@ -136,5 +136,6 @@ def looks(frame: pandas.DataFrame, folder: Path, device: str, pictures: int) -> 
 
 def at_both_ends(named: Pair, name: str) -> list[Any]:
     """The model before its first step, and as it is now."""
-    start = named.opened.at(None).classifier
+    assert named.run is not None
+    start = named.run.classifier(START, str(named.classifier.device))
     return [replace(start, name=f"{name}, at the start", when={}), replace(named.classifier, name=f"{name}, at the end")]

@@ -10,9 +10,9 @@ from typing import Any
 import pandas
 
 from softbias.probes import find_probe
-from softbias.probes.pairing import Sets, pair
 from softbias.probes.scenes import sheet
 from softbias.probes.writing import write_rows
+from softbias.runs.opening import Sets, pair
 from softbias.study.papers.measuring import (
     FOLDER,
     Point,

@@ -149,7 +149,7 @@ class Pictures:
 
     def load(self) -> tuple[Dataset | None, str | None]:
         try:
-            spec = Run(Path(self.found.run)).spec()
+            spec = Run(Path(self.found.run)).spec
             options = dict(spec.data_options)
             if not Path(spec.data).exists():
                 options["download"] = False  # a report never fetches anything

@@ -14,7 +14,7 @@ import yaml
 from numpy.typing import NDArray
 
 from softbias.errors import SoftbiasError
-from softbias.runs.page import epoch_rows
+from softbias.runs.run import Run
 from softbias.study.frame import runs_frame
 from softbias.study.statistics import prepare
 
@@ -85,7 +85,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def epochs_of(run: str) -> pd.DataFrame:
     """The epochs of a run: step, loss, accuracy, and where it had validation pictures val_loss, val_accuracy."""
-    return pd.DataFrame(epoch_rows(Path(run) / "metrics.jsonl"))
+    return pd.DataFrame(Run(run).metrics())
 
 
 def classes_of(run: str) -> pd.DataFrame:

@@ -122,7 +122,7 @@ def recipes(material: Material) -> str:
     found = dict[str, list[int]]()
     for row in each(material.runs):
         try:
-            one = Run(Path(row.run)).spec().recipe
+            one = Run(Path(row.run)).spec.recipe
         except (OSError, ValueError):  # of another version, perhaps; the scores are what a report is about
             continue
         text = f"{one.optimizer}, learning rate {one.peak_lr():.3g} ({one.schedule}), weight decay {one.weight_decay:g}"

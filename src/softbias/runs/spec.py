@@ -1,0 +1,144 @@
+"""What defines a run, and its file config.yaml. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from softbias._version import __version__
+from softbias.errors import SoftbiasError, in_one_line, unknown_name
+from softbias.training.recipe import Recipe, checked_fields
+
+CONFIG_FORMAT = 1
+SAME_STORE = "run:"  # begins a source that is named by its run's id and lies in the same store
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """All that defines a run: the same spec on the same data gives the same run.
+
+    data            a named set, a folder, a CSV file or arrays
+    data_options    img_size, resize_mode, group_by, skip_broken, … as the reader was asked
+    train_fraction  share of the training images, more than 0 and at most 1; nested and stratified
+    model_options   overrides of the model's spec
+    source          the run whose model is fine-tuned, with `finetune` "probe" (head only) or "full": its folder, or
+                    "run:<id>" for one in the same store, so that the id of this run does not depend on where they lie
+    """
+
+    data: str
+    model: str
+    recipe: Recipe
+    seed: int = 0
+    train_fraction: float = 1.0
+    data_options: Mapping[str, Any] = field(default_factory=dict)
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    pretrained: bool = False
+    weights: str | None = None
+    source: str | None = None
+    finetune: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "train_fraction", checked_fraction(self.train_fraction))  # 1 and 1.0 are the same run
+        if self.finetune not in (None, "probe", "full"):
+            raise unknown_name("way to fine-tune", self.finetune, ("probe", "full"))
+
+    def to_dict(self) -> dict[str, Any]:
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        plain |= {"recipe": self.recipe.to_dict(), "data_options": dict(self.data_options)}
+        return plain | {"model_options": dict(self.model_options)}
+
+    @staticmethod
+    def from_dict(given: Mapping[str, Any]) -> RunSpec:
+        plain = {name: value for name, value in given.items() if name not in ("format", "softbias")}
+        if given.get("format", CONFIG_FORMAT) > CONFIG_FORMAT:
+            raise SoftbiasError(
+                f"this config was written by softbias {given.get('softbias')} in format {given['format']}, and this is "
+                f"softbias {__version__}, which reads up to format {CONFIG_FORMAT}: upgrade softbias"
+            )
+        plain = checked_fields(RunSpec, plain)
+        return RunSpec(**{**plain, "recipe": Recipe.from_dict(plain.get("recipe", {}))})
+
+    @cached_property
+    def id(self) -> str:
+        """A hash of what defines the run; where the files of a named set lie does not.
+
+        Only what differs from the defaults is hashed, so a field that softbias learns later leaves the ids of stored runs
+        as they are. A default must therefore never change.
+        """
+        plain = self.to_dict()
+        plain["data_options"].pop("data_dir", None)
+        text = json.dumps(non_default(plain, RunSpec("", "", Recipe()).to_dict()), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    @property
+    def title(self) -> str:
+        """<data>-<model>-<id>, as a folder may be called."""
+        data = self.data if "/" not in self.data else Path(self.data).stem or Path(self.data).name
+        return "-".join(re.sub(r"[^\w.]+", "_", part).strip("_") for part in (data, self.model, self.id))
+
+
+def checked_fraction(given: float, name: str = "train_fraction") -> float:
+    """A share of the training images: more than 0 and at most 1.
+
+    >>> checked_fraction(10)
+    Traceback (most recent call last):
+    softbias.errors.SoftbiasError: train_fraction is a share, more than 0 and at most 1, but is 10; for 10 % give 0.1
+    """
+    if not 0 < given <= 1:
+        hint = f"; for {given:g} % give {given / 100:g}" if 1 < given <= 100 else ""
+        raise SoftbiasError(f"{name} is a share, more than 0 and at most 1, but is {given:g}{hint}")
+    return float(given)
+
+
+def write_config(spec: RunSpec, reasons: Sequence[str] = ()) -> str:
+    """As YAML; reasons for what was chosen stand above it as comments."""
+    plain = {"format": CONFIG_FORMAT, "softbias": __version__, **spec.to_dict()}
+    return "".join(f"# {reason}\n" for reason in reasons) + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+
+
+def read_config(path: Path) -> RunSpec:
+    try:
+        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise SoftbiasError(f"the config {path} cannot be read: {in_one_line(error)}") from error
+    if not isinstance(plain, dict):
+        raise SoftbiasError(f"the config {path} must hold settings by name")
+    return RunSpec.from_dict(plain)
+
+
+def non_default(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that differ from their defaults.
+
+    >>> non_default({"lr": 0.1, "epochs": 8, "inner": {"flip": 0.5, "zoom": 1}}, {"epochs": 8.0, "inner": {"zoom": 1}})
+    {'lr': 0.1, 'inner': {'flip': 0.5}}
+    """
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        before = defaults.get(name, ...)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            inner = non_default(value, before)
+            found |= {name: inner} if inner else {}
+        elif value != before:
+            found[name] = value
+    return found
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """ "recipe.lr was 0.001, is 0.002" for every setting that differs."""
+    found = []
+    for name in sorted({*old, *new}):
+        before, after = old.get(name), new.get(name)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            found += differences(before, after, f"{prefix}{name}.")
+        elif before != after:
+            found.append(f"{prefix}{name} was {before}, is {after}")
+    return found
