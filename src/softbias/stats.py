@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,21 @@ def image_bootstrap(differences: ArrayLike, confidence: float = 0.95, *, resampl
         return NONE
     drawn = np.random.default_rng(seed).multinomial(n, counts / n, size=resamples)  # (resamples, distinct)
     return percentiles(drawn @ values / n, confidence)
+
+
+def wilson(right: float, n: int, confidence: float = 0.95) -> Interval:
+    """Wilson's interval for a share: it stays inside [0, 1], and holds near the ends, too.
+
+    right   a count, or the mean of counts over several runs (scipy's `binomtest` has the same interval for counts alone)
+
+    >>> [round(edge, 3) for edge in wilson(90, 100)]
+    [0.826, 0.945]
+    """
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    share = right / n
+    center = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
+    return (float(center - half) if right else 0.0), (float(center + half) if right < n else 1.0)  # exact at the ends
 
 
 def percentiles(draws: NDArray[Any], confidence: float = 0.95) -> Interval:

@@ -145,10 +145,10 @@ def test_pretrain_learns_rotations_and_fit_starts_from_it(pictures, tmp_path, no
     assert main(["pretrain", str(pictures), "--rotations", "one", "--out", str(first), "--quiet", *SHORT]) == 0
     assert config(first)["model"] == "arvit_nano"
     assert config(first)["recipe"]["objective"] == "rotation" and config(first)["recipe"]["rotations"] == "one"
-    arguments = ["fit", str(pictures), "--from", str(first), "--finetune", "probe", "--out", str(second), "--quiet", *SHORT]
+    arguments = ["fit", str(pictures), "--from", str(first), "--finetune", "linear", "--out", str(second), "--quiet", *SHORT]
     assert main(arguments) == 0
     spec, summary = config(second), json.loads((second / "summary.json").read_text())
-    assert spec["source"] == str(first) and spec["finetune"] == "probe" and spec["model"] == "arvit_nano"
+    assert spec["source"] == str(first) and spec["finetune"] == "linear" and spec["model"] == "arvit_nano"
     assert summary["objective"] == "supervised" and len(summary["test"]["classes"]) == 3
 
 
@@ -215,7 +215,7 @@ MISTAKES = {
     ("fit", "fashion", "--model", "convit_nan", "--recipe", "quick", "--device", "cpu"): "did you mean 'convit_nano'?",
     ("fit", "fashion", "--model-option", "patch"): "--model-option takes NAME=VALUE",
     ("fit", "fashion", "--pretrained"): "--pretrained is for timm's models",
-    ("fit", "fashion", "--finetune", "probe"): "--finetune probe needs a model that has learned something",
+    ("fit", "fashion", "--finetune", "linear"): "--finetune linear needs a model that has learned something",
     ("fit", "fashion", "--from", "nowhere"): "nowhere is neither a finished run nor a saved model",
     ("fit", "fashion", "--keep", "first", "--device", "cpu"): "keep takes last, best and every=K",
     ("fit", "fashion", "--config", "nowhere.yaml"): "the config nowhere.yaml cannot be read",

@@ -69,7 +69,7 @@ def test_a_saved_hugging_face_model_knows_how_its_pictures_are_normalized(vit, t
     assert processor.size["height"] == processor.size["width"] == 32
 
 
-@pytest.mark.parametrize("how", [None, "probe"])
+@pytest.mark.parametrize("how", [None, "linear"])
 def test_a_hugging_face_model_is_trained_whole_or_at_its_head_alone(vit, tmp_path, how):
     before = create_model(f"hf:{vit}", num_classes=10).state_dict()
     result = fit("fashion", f"hf:{vit}", "quick", out=tmp_path / "run", train_fraction=0.04, epochs=1, finetune=how,

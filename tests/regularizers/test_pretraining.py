@@ -9,7 +9,7 @@ import pytest
 
 from softbias.cli import main
 from softbias.data import load_dataset
-from softbias.training.linear_probe import linear_probes
+from softbias.training.linear import linear_probes
 
 ROOT = Path(__file__).parents[2]
 

@@ -126,9 +126,9 @@ def test_timm_models_are_regularized_by_name(tmp_path):
     assert not any("forward" in block.attn.__dict__ for block in result.model.blocks)
 
 
-def test_a_probe_has_no_attention_to_regularize(plain, tmp_path):
+def test_a_linear_head_has_no_attention_to_regularize(plain, tmp_path):
     with pytest.raises(ValueError, match="trains the head alone"):
-        train(tmp_path / "probe", "distance:layer=1", source=plain, finetune="probe")
+        train(tmp_path / "probe", "distance:layer=1", source=plain, finetune="linear")
 
 
 def test_a_layer_that_is_not_there_leaves_no_run_behind(tmp_path):

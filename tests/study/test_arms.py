@@ -30,8 +30,8 @@ def test_regularizers_add_up():
 
 
 def test_an_arm_may_be_pretrained_and_named():
-    arm = parse_arm("arvit_nano@pretrain=arvit-pretrain@finetune=probe@name=probed")
-    assert arm.pretrain == Pretrain(RECIPES["arvit-pretrain"]) and arm.finetune == "probe" and arm.name == "probed"
+    arm = parse_arm("arvit_nano@pretrain=arvit-pretrain@finetune=linear@name=probed")
+    assert arm.pretrain == Pretrain(RECIPES["arvit-pretrain"]) and arm.finetune == "linear" and arm.name == "probed"
     assert (
         read_arm(
             {"model": "arvit_nano", "pretrain": {"recipe": {"preset": "arvit-pretrain", "epochs": 2}}}
@@ -48,7 +48,7 @@ MISTAKES = {
     "deit_nano@epochs=-1": "epochs must be at least 0.0, but epochs=-1.0",
     "deit_nano@lr=fast": "'deit_nano@lr=fast': could not convert string to float",
     "deit_nano@pretrain=arvit": "there is no recipe 'arvit'",
-    "deit_nano@finetune=some": "full or probe, but finetune='some'",
+    "deit_nano@finetune=some": "full or linear, but finetune='some'",
     "deit_nano,,convit_nano": "nothing between two of them",
 }
 
@@ -70,7 +70,7 @@ def test_a_study_survives_being_written_and_read(tmp_path):
         "arvit_nano",
         {"patch_size": 8},
         pretrain=Pretrain(RECIPES["arvit-pretrain"], train_fraction=None),
-        finetune="probe",
+        finetune="linear",
     )
     spec = study(
         arms=(*study().arms, arm), fractions=(0.05, 1), seeds=(3, 1), budget="flops", tune=4, title="T", notes=("a", "b"),

@@ -89,7 +89,7 @@ def test_one_failing_run_does_not_stop_the_others_and_is_tried_again(little_stud
 
 
 def test_fine_tunes_start_from_the_pretraining_they_share(little_study, tmp_path):
-    arms = "arvit_nano@pretrain=arvit-pretrain@finetune=probe@name=probe,arvit_nano@pretrain=arvit-pretrain@name=full"
+    arms = "arvit_nano@pretrain=arvit-pretrain@finetune=linear@name=probe,arvit_nano@pretrain=arvit-pretrain@name=full"
     spec = little_study(arms, seeds=1)
     short = {"steps": 2, "batch_size": 8, "objective": "rotation"}
     from dataclasses import replace
@@ -103,7 +103,7 @@ def test_fine_tunes_start_from_the_pretraining_they_share(little_study, tmp_path
     done, display = do(spec, tmp_path)
     assert display.started[0].startswith("arvit_nano pre-training") and len(display.started) == 5 and not done.failed
     frame = done.frame
-    (first,) = frame[frame["objective"] == "rotation"]["run"]
+    (first,) = frame[frame["pretext"]]["run"]
     body = softbias.load(f"{first}/model").state_dict()
     probed = softbias.load(frame[frame["arm"] == "probe"]["run"].iloc[0] + "/model").state_dict()
     assert all((tensor == probed[name]).all() for name, tensor in body.items() if "head" not in name)

@@ -42,7 +42,7 @@ def test_equal_flops_give_a_cheaper_model_more_steps(little_study):
 
 
 def test_a_pretraining_is_planned_once_for_all_fractions_and_ways_to_fine_tune(little_study):
-    arms = "arvit_nano@pretrain=arvit-pretrain@finetune=probe,arvit_nano@pretrain=arvit-pretrain@finetune=full,arvit_nano"
+    arms = "arvit_nano@pretrain=arvit-pretrain@finetune=linear,arvit_nano@pretrain=arvit-pretrain@finetune=full,arvit_nano"
     runs = study_runs(little_study(arms))
     before = [run for run in runs if run.spec.recipe.objective == "rotation"]
     assert len(before) == 2 and len(runs) == 2 + 3 * 4  # one per seed

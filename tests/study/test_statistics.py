@@ -12,10 +12,10 @@ from softbias.stats import (
     paired_t,
     smallest_detectable,
     t_interval,
+    wilson,
 )
 from softbias.study.learning_curve import crossing, data_to_match, fit_curve
 from softbias.study.statistics import compare_arms, curve_fits, headline, matching_data, prepare, summarize
-from softbias.training.scores import wilson
 
 COVERED = (0.93, 0.97)  # of 95 %, by 2,000 simulations: ± 3.4 standard errors of a right one are ± 0.017
 
@@ -25,7 +25,8 @@ def frame_of(cells, n_test=1000, **changes):
     rows = [
         {
             "run": f"{arm}/{fraction}/{seed}", "id": f"{arm}{fraction}{seed}", "arm": arm, "model": arm, "data": "pets",
-            "train_fraction": float(fraction), "seed": seed, "objective": "supervised", "n_train": round(5000 * fraction),
+            "train_fraction": float(fraction), "seed": seed, "objective": "supervised", "pretext": False,
+            "n_train": round(5000 * fraction),
             "n_test": n_test, "accuracy": accuracy, "top5": 0.9, "balanced_accuracy": accuracy, "macro_f1": accuracy,
             "baseline_accuracy": 0.5, "parameters": 1000, "macs": 10, "steps": 5, "epochs": 1.0, "images_per_second": 100.0,
             "seconds": 2.0, "peak_memory": 1, "hardware": "x", "finished": True, **changes,
@@ -225,7 +226,7 @@ def test_a_summary_names_both_sources_of_chance():
 
 def test_rotation_runs_and_runs_without_a_score_are_not_compared():
     frame = pd.concat([
-        frame_of({("a", 0.1): [0.7]}), frame_of({("pre", 0.1): [0.9]}, objective="rotation"), frame_of({("c", 0.1): [np.nan]}),
+        frame_of({("a", 0.1): [0.7]}), frame_of({("pre", 0.1): [0.9]}, pretext=True), frame_of({("c", 0.1): [np.nan]}),
         frame_of({("a", 0.1): [0.8]}),
     ])  # fmt: skip
     assert prepare(frame)[["arm", "accuracy"]].to_numpy().tolist() == [["a", 0.8]]  # the later of two runs of one cell

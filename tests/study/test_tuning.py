@@ -46,7 +46,7 @@ def test_every_arm_has_as_many_trials_none_sees_the_test_pictures_and_the_choice
 
 def test_trials_and_study_share_their_pretrainings(little_study, tmp_path, monkeypatch):
     pytest.importorskip("optuna")
-    arms = "arvit_nano@pretrain=arvit-pretrain@finetune=probe@name=probe,arvit_nano@pretrain=arvit-pretrain@name=full"
+    arms = "arvit_nano@pretrain=arvit-pretrain@finetune=linear@name=probe,arvit_nano@pretrain=arvit-pretrain@name=full"
     spec = little_study(arms, seeds=2, fractions=1, tune=2, overrides={"steps": 2})
     short = {"steps": 2, "batch_size": 8}
     recipes = [replace(arm.pretrain, recipe=arm.pretrain.recipe.with_overrides(short)) for arm in spec.arms]

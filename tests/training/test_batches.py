@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from softbias.training import batches
-from softbias.training.batches import Pixels, channel_statistics
+from softbias.training.batches import SplitImages, channel_statistics
 
 
 @pytest.mark.parametrize("share", [1.0, 0.0], ids=["on the device", "read batch by batch"])
@@ -13,11 +13,11 @@ def test_pictures_come_in_the_order_of_their_indices(little, monkeypatch, share)
     monkeypatch.setattr(batches, "GPU_SHARE", share)
     monkeypatch.setattr(batches, "AT_ONCE", 7)
     data, indices = little(40), np.random.default_rng(1).permutation(40)[:20]
-    pixels = Pixels(data, indices, torch.device("cpu"))
-    assert (pixels.resident is None) == (share == 0)
+    images = SplitImages(data, indices, torch.device("cpu"))
+    assert (images.resident is None) == (share == 0)
     asked = torch.tensor([19, 0, 7])
-    assert np.array_equal(pixels.images(asked).permute(0, 2, 3, 1), data.images[indices[asked]])
-    assert np.array_equal(pixels.labels[asked], data.labels[indices[asked]])
+    assert np.array_equal(images.load(asked).permute(0, 2, 3, 1), data.images[indices[asked]])
+    assert np.array_equal(images.labels[asked], data.labels[indices[asked]])
 
 
 def test_pictures_are_normalized_by_their_own_mean_and_deviation(little):

@@ -14,7 +14,7 @@ from PIL import Image
 
 from softbias.data.dataset import Dataset
 from softbias.runs.page import write_page
-from softbias.training.scores import score
+from softbias.training.evaluate import score
 
 NAMES = ("cat", "dog", "owl")
 LABELS = np.array([0, 0, 1, 1, 2, 2])
@@ -30,13 +30,15 @@ FILES = ("train/cat/1.png", "train/owl/2.png", *(f"test/photo {i}.jpg" for i in 
 BASELINE = {"name": "logistic regression on raw pixels (C=0.03)", "accuracy": 0.9, "accuracy_interval": [0.815, 0.948]}
 SUMMARY = {
     "status": "finished", "id": "0123456789", "data": "pets", "model": "convit_nano", "seed": 3, "train_fraction": 0.25,
-    "objective": "supervised", "parameters": 213446, "pictures": {"train": 400, "val": 40}, "img_size": [8, 8],
+    "objective": "supervised", "pretext": False, "parameters": 213446, "img_size": [8, 8],
+    "pictures": {"train": 400, "val": 40, "test": 6},
     "steps": 1200, "epochs": 3.0, "seconds": 122.7, "images_per_second": 1043.4, "best_epoch": 2,
     "validation_accuracy": 0.725, "class_weights": True, "peak_memory": 3 * 2**29, "notes": ["the split was made"],
     "baseline": BASELINE,
 }  # fmt: skip
-NO_VAL = {"val": False, "best_epoch": None, "validation_accuracy": None, "pictures": {"train": 400, "val": 0}}
-ROTATION = {"objective": "rotation", "test": {"n": 24, "accuracy": 0.61, "log_loss": 0.9}, "baseline": ...}
+NO_VAL = {"val": False, "best_epoch": None, "validation_accuracy": None, "pictures": {"train": 400, "val": 0, "test": 6}}
+ROTATION_TEST = {"n": 24, "accuracy": 0.61, "log_loss": 0.9, "task": "telling four rotations apart", "chance_level": 0.25}
+ROTATION = {"objective": "rotation", "pretext": True, "test": ROTATION_TEST, "baseline": ...}
 ENVIRONMENT = {
     "softbias": "0.1.0", "git": "ddd", "python": "3.11.7", "torch": "2.15.0", "platform": "Linux-6", "device": "cpu",
     "hardware": "x86_64", "threads": 2,
@@ -192,7 +194,9 @@ def test_a_hundred_and_two_classes_stay_readable(flowers):
 
 def test_a_rotation_run_shows_only_its_accuracy(tmp_path):
     text = text_of(write_page(make_run(tmp_path, **ROTATION), pets()))
-    assert all(part in text for part in ("61.0 %", "24 rotated test pictures", "Chance is 25.0 %", "6 test; 8 × 8"))
+    assert all(
+        part in text for part in ("61.0 %", "telling four rotations apart, n = 24", "chance level is 25.0 %", "6 test; 8 × 8")
+    )
     assert not (tmp_path / "confusion.png").exists() and "Calibration" not in text and "There are no galleries" in text
 
 

@@ -23,7 +23,8 @@ BASELINE = {"name": "logistic regression on raw pixels (C=0.03)", "accuracy": 0.
 
 def summary(**changes):
     plain = {
-        "data": "pets", "model": "convit_nano", "seed": 3, "objective": "supervised", "pictures": {"train": 400, "val": 40},
+        "data": "pets", "model": "convit_nano", "seed": 3, "objective": "supervised", "pretext": False,
+        "pictures": {"train": 400, "val": 40},
         "steps": 1200, "epochs": 8.0, "seconds": 122.7, "images_per_second": 1043.4, "validation_accuracy": 0.7,
         "test": TEST, "baseline": BASELINE,
     }  # fmt: skip
@@ -87,7 +88,12 @@ def test_of_many_classes_the_worst_twenty_are_shown():
 
 
 def test_a_rotation_run_shows_only_its_accuracy():
-    given = summary(objective="rotation", test={"n": 320, "accuracy": 0.61, "log_loss": 0.9}, baseline=...)
+    given = summary(
+        objective="rotation",
+        pretext=True,
+        test={"n": 320, "accuracy": 0.61, "log_loss": 0.9, "task": "telling four rotations apart", "chance_level": 0.25},
+        baseline=...,
+    )
     text = printed(given)
     assert "61.0 %" in text and "n = 320" in text and "25.0 %" in text
     assert not any(word in text for word in ("F1", "Calibration", "Balanced", "interval"))

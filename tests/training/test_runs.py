@@ -74,7 +74,7 @@ def test_divergence_stops_with_step_rate_and_advice(train, tmp_path):
     [
         ({"train_fraction": 0}, "more than 0 and at most 1, but is 0"),
         ({"train_fraction": 10}, "for 10 % give 0.1"),
-        ({"finetune": "head"}, "no way to fine-tune 'head'; the choices are full, probe"),
+        ({"finetune": "head"}, "no way to fine-tune 'head'; the choices are full, linear"),
     ],
 )
 def test_impossible_runs_are_refused(wrong, message):
@@ -130,11 +130,11 @@ def test_rotation_is_learned_and_its_model_fine_tuned(train):
     pretext = train("arvit_nano", "arvit-pretrain", out="p")
     assert pretext.summary["objective"] == "rotation" and pretext.summary["test"]["n"] == 80
     before = softbias.load(pretext.path / "model")
-    for how in ("probe", "full"):
+    for how in ("linear", "full"):
         tuned = train("convit_nano", source=pretext.path, finetune=how, out=how)
         after = tuned.model.state_dict()
         same = all(torch.equal(tensor, after[name]) for name, tensor in before.state_dict().items() if "head" not in name)
-        assert same == (how == "probe") and tuned.summary["test"]["n"] == 20
+        assert same == (how == "linear") and tuned.summary["test"]["n"] == 20
 
 
 def test_the_best_epoch_is_the_model(train):

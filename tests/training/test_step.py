@@ -10,7 +10,7 @@ from softbias.models import create_model
 from softbias.runs import fit as fitting
 from softbias.runs.prepare import accelerate_for
 from softbias.training import loop
-from softbias.training.batches import Batches, Pixels
+from softbias.training.batches import Batches, SplitImages
 from softbias.training.recipe import Recipe
 from softbias.training.step import PlainStep
 
@@ -21,7 +21,7 @@ def gradients(data: Dataset, accumulate: int) -> tuple[list[float], list[torch.T
     recipe = Recipe(batch_size=64, accumulate=accumulate)
     accelerator = accelerate_for(recipe, "cpu")
     model = create_model("deit_nano", 3, 32, patch_size=8)
-    batches = Batches(Pixels(data, data.splits["train"], torch.device("cpu")), recipe, 0, 3, (0.5,) * 3, (0.25,) * 3)
+    batches = Batches(SplitImages(data, data.splits["train"], torch.device("cpu")), recipe, 0, 3, (0.5,) * 3, (0.25,) * 3)
     step = PlainStep(accelerator, model, torch.optim.SGD(model.parameters()), batches, None)
     index, view = batches.at(0, batches.order(0))
     seen = step.gradients(batches.load(index, view, 0))

@@ -15,7 +15,7 @@ from softbias.bench.timing import Timing, interleaved, ratio
 from softbias.data.dataset import Dataset
 from softbias.models import create_model
 from softbias.runs.prepare import accelerate_for
-from softbias.training.batches import Batch, Batches, Pixels
+from softbias.training.batches import Batch, Batches, SplitImages
 from softbias.training.optim import ModelEma, build_optimizer
 from softbias.training.recipe import RECIPES, Recipe
 from softbias.training.schedule import learning_rate
@@ -60,7 +60,7 @@ class Worker:
         for _ in range(self.burst):
             if self.step % batches.steps_per_epoch == 0:
                 self.order = batches.order(self.step // batches.steps_per_epoch)
-                self.when = torch.tensor(self.step // batches.steps_per_epoch, device=batches.pixels.device)
+                self.when = torch.tensor(self.step // batches.steps_per_epoch, device=batches.images.device)
             lr = learning_rate(batches.recipe, self.step, 10_000, 100)
             seen = self.take(*batches.at(self.step, self.order), self.when, lr)
             self.step += 1
@@ -83,9 +83,9 @@ def worker(
     """The parts that `training.loop.train` would put together for this recipe."""
     torch.manual_seed(0)
     accelerator = accelerate_for(recipe, device)
-    pixels = Pixels(data, data.splits["train"], accelerator.device)
+    images = SplitImages(data, data.splits["train"], accelerator.device)
     kind = ConstantBatches if constant else Batches
-    batches = kind(pixels, recipe, 0, CLASSES, (0.5,) * 3, (0.25,) * 3)
+    batches = kind(images, recipe, 0, CLASSES, (0.5,) * 3, (0.25,) * 3)
     network = create_model(model, CLASSES, data.img_size, drop_path=recipe.drop_path, **options).to(accelerator.device).train()
     recorded = recorded and can_be_recorded(accelerator, batches)
     optimizer = build_optimizer(network, recipe, recorded=accelerator.device.type == "cuda")

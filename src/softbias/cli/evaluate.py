@@ -42,21 +42,26 @@ def evaluate(
     from softbias.environment import find_device
     from softbias.runs.opening import open_classifier
     from softbias.runs.run import Run
-    from softbias.training.scores import score
+    from softbias.training.batches import SplitImages
+    from softbias.training.evaluate import predict_probabilities, score
+    from softbias.training.objectives import find_objective
 
     directory = Run(run)
     if data is None and not directory.begun:
         raise SoftbiasError(f"{run} is not a run that knows its pictures; name some with --data")
     classifier = open_classifier(run, device=find_device(device))
     spec = directory.spec if directory.begun else None
-    rotation = spec is not None and spec.recipe.objective == "rotation"
+    objective = find_objective("supervised" if spec is None else spec.recipe.objective)
     asked = {"data_dir": None if data_dir is None else str(data_dir), "skip_broken": skip_broken or None}
-    pictures, name, indices = choose_pictures(classifier, spec, data, split, asked, rotation)
+    pictures, name, indices = choose_pictures(classifier, spec, data, split, asked, objective.pretext)
     if not len(indices):
         raise SoftbiasError(f"{pictures.name} has no pictures in {name}")
     learned = 0 if data is None else learned_from(directory, pictures, indices)
     seen = [f"{learned:,} of these {len(indices):,} pictures were learned from: what follows is no test"] if learned else []
-    probabilities, labels = predictions(classifier, pictures, indices, rotation)
+    images = SplitImages(pictures, indices, classifier.device)
+    probabilities, labels = predict_probabilities(
+        classifier.model, images, classifier.mean, classifier.std, objective=objective
+    )
     scores = score(probabilities, labels, classifier.output_names)
     if json:
         about = {
@@ -70,7 +75,8 @@ def evaluate(
         return
     print("\n".join([*notes_on(pictures, name), *seen]))
     what = "pictures" if name == "all" else f"{name} pictures"
-    show({**scores, "what": what}, f"{run}: {pictures.name}, {name}", rotation)
+    shown = objective.scores(probabilities, labels, pictures.class_names)
+    show({**scores, **shown, "what": what}, f"{run}: {pictures.name}, {name}")
 
 
 def notes_on(pictures: Dataset, split: str) -> list[str]:
@@ -92,7 +98,7 @@ def learned_from(directory: Run, data: Dataset, indices: Any) -> int:
 
 
 def choose_pictures(
-    classifier: Classifier, spec: RunSpec | None, data: str | None, split: str | None, asked: dict[str, Any], rotation: bool
+    classifier: Classifier, spec: RunSpec | None, data: str | None, split: str | None, asked: dict[str, Any], pretext: bool
 ) -> tuple[Dataset, str, Any]:
     """The set at the model's size, with the model's labels; the split's name, and its indices."""
     import numpy as np
@@ -120,7 +126,7 @@ def choose_pictures(
     if indices is None:
         has = ", ".join(part for part in chosen if chosen[part] is not None)
         raise SoftbiasError(f"{found.name} has no split {name!r}; it has {has}")
-    return found if rotation else with_labels_of(classifier, found), name, indices
+    return found if pretext else with_labels_of(classifier, found), name, indices
 
 
 def with_labels_of(classifier: Classifier, data: Dataset) -> Dataset:
@@ -138,37 +144,14 @@ def with_labels_of(classifier: Classifier, data: Dataset) -> Dataset:
     return dataclasses.replace(data, labels=numbers[data.labels], class_names=classifier.output_names)
 
 
-def predictions(classifier: Classifier, data: Dataset, indices: Any, rotation: bool) -> tuple[Any, Any]:
-    """Probabilities and labels; for the pretext task of every picture in its four rotations."""
-    import numpy as np
-    import torch
-
-    from softbias.data.augment.apply import rotate_quarter
-    from softbias.training.batches import Pixels
-    from softbias.training.evaluate import predict_probabilities
-
-    if not rotation:
-        return predict_probabilities(
-            classifier.model, Pixels(data, indices, classifier.device), classifier.mean, classifier.std
-        )
-    rows, labels = [], []
-    for start in range(0, len(indices), 64):
-        images = torch.from_numpy(np.ascontiguousarray(data.images[indices[start : start + 64]])).permute(0, 3, 1, 2)
-        quarters = torch.arange(4).repeat_interleave(len(images))
-        turned = rotate_quarter(images.repeat(4, 1, 1, 1), quarters).permute(0, 2, 3, 1).numpy()
-        rows.append(classifier.probabilities(turned))
-        labels.append(quarters.numpy())
-    return np.concatenate(rows), np.concatenate(labels)
-
-
-def show(scores: dict[str, Any], title: str, rotation: bool) -> None:
+def show(scores: dict[str, Any], title: str) -> None:
     from rich.console import Console
 
     from softbias.runs.printed import print_classes, score_rows
 
     console = Console(highlight=False)
     console.print(title, markup=False, soft_wrap=True)
-    rows = score_rows({"objective": "rotation" if rotation else "supervised", "test": scores})
+    rows = score_rows({"test": scores})
     width = max(len(name) for name, _, _ in rows)
     for name, value, aside in rows:
         console.print(f"  {name:{width}}  {value}  {aside}", markup=False, soft_wrap=True)

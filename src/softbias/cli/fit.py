@@ -19,6 +19,6 @@ def fit(options: Annotated[TrainingOptions, arg(name="")], *, given: Annotated[G
 
       softbias fit my_pictures
       softbias fit cifar10 --model convit_tiny --recipe small --epochs 100 --seed 1
-      softbias fit my_pictures --from runs/pretrained --finetune probe
+      softbias fit my_pictures --from runs/pretrained --finetune linear
     """
     return run_training(options, given, "fit")

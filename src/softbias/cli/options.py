@@ -47,7 +47,7 @@ class TrainingOptions:
     config: Annotated[Path | None, flag("FILE", "A run's config.yaml; what is given beside it wins.")] = None
     source: Annotated[Path | None, flag("RUN", "Start from the model of another run, with a new head.", "from")] = None
     finetune: Annotated[
-        Literal["probe", "full"] | None,
+        Literal["linear", "full"] | None,
         flag("probe|full", "With --from, --pretrained or --weights: the head only, or all."),
     ] = None
     pretrained: Annotated[bool, switch("timm's pretrained weights, over the network; for timm: models.")] = False

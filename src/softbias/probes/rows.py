@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from softbias.classifier import Classifier
-from softbias.training.scores import wilson
+from softbias.stats import wilson
 
 Row = dict[str, Any]
 Rows = list[Row]

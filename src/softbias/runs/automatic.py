@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from softbias import environment
+from softbias.training.objectives import find_objective
 from softbias.training.recipe import Recipe, find_recipe
 
 if TYPE_CHECKING:
@@ -64,8 +65,7 @@ class Choice:
         recipe = recipe or self.recipe
         batch = min(recipe.batch_size, n_train)
         seen = recipe.steps * batch if recipe.steps else recipe.epochs * n_train
-        views = 4 if recipe.objective == "rotation" and recipe.rotations == "all" else 1
-        return views * seen / self.images_per_second
+        return find_objective(recipe.objective).views(recipe) * seen / self.images_per_second
 
 
 def choose(n_train: int, img_size: tuple[int, int], device_type: str, cores: int, *, objective: str = "supervised") -> Choice:
@@ -82,38 +82,40 @@ def choose(n_train: int, img_size: tuple[int, int], device_type: str, cores: int
 
 
 def on_cpu(n_train: int, img_size: tuple[int, int], cores: int, objective: str) -> Choice:
-    rotation = objective == "rotation"
-    name = "arvit-pretrain" if rotation else "quick"
+    pretext = find_objective(objective).pretext
+    name = "arvit-pretrain" if pretext else "quick"
     patch = coarse_patch(img_size)
     if patch is None:
         model, options, tokens = "resnet_nano", {}, MANY_TOKENS
         what = f"resnet_nano: no patch divides pictures of {img_size[0]} × {img_size[1]}, and a convolution needs none"
     else:
-        model, options = "arvit_nano" if rotation else "convit_nano", {"patch_size": patch}
+        model, options = "arvit_nano" if pretext else "convit_nano", {"patch_size": patch}
         tokens = img_size[0] // patch * (img_size[1] // patch)
         what = f"{model} with patches of {patch} ({tokens} tokens): on a CPU larger models take hours"
     speed = cpu_speed(tokens, img_size, cores)
-    views = 4 if rotation else 1
-    preset = find_recipe(name)
+    preset = replace(find_recipe(name), objective=objective)
+    views = find_objective(objective).views(preset)
     epochs = rounded(within(CPU_SECONDS * speed / (views * n_train), EPOCHS_ON_CPU))
     recipe = replace(preset, epochs=epochs, batch_size=min(preset.batch_size, 32 if n_train < 2000 else 64))
     why = f"recipe {name} with {count(epochs, 'epoch')}: what a few minutes allow"
-    if rotation:  # a rate for weeks of training learns nothing in minutes, and crops make the task hard for a nano model
+    if pretext:  # a rate for weeks of training learns nothing in minutes, and crops make the task hard for a nano model
         recipe = replace(recipe, lr=QUICK_ROTATION_LR, augmentation=replace(recipe.augmentation, crop="none"))
         why += f", with lr {QUICK_ROTATION_LR:g} and whole pictures instead of crops"
     return Choice(model, recipe, name, options, speed, (what, why))
 
 
 def on_gpu(n_train: int, img_size: tuple[int, int], device_type: str, objective: str) -> Choice:
-    rotation = objective == "rotation"
-    name = "arvit-pretrain" if rotation else "small"
-    model = "arvit_base" if rotation else "convit_tiny"
+    pretext = find_objective(objective).pretext
+    name = "arvit-pretrain" if pretext else "small"
+    model = "arvit_base" if pretext else "convit_tiny"
     what = f"{model}: on a GPU it trains in minutes, and its locality helps where pictures are few"
     if not any(all(side % patch == 0 and least <= side // patch <= 64 for side in img_size) for patch, least in GPU_PATCHES):
         model = "resnet50"
         what = f"resnet50: no patch divides pictures of {img_size[0]} × {img_size[1]}, and a convolution needs none"
-    if rotation:
-        return Choice(model, find_recipe(name), name, reasons=(what, f"recipe {name}, as its paper has it"))
+    if pretext:
+        return Choice(
+            model, replace(find_recipe(name), objective=objective), name, reasons=(what, f"recipe {name}, as its paper has it")
+        )
     seen = MPS_PICTURES if device_type == "mps" else GPU_PICTURES
     epochs = rounded(within(seen / n_train, EPOCHS_ON_GPU))
     preset = find_recipe(name)

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softbias.training.scores import Labels, Probabilities, wilson
+from softbias.stats import wilson
+from softbias.training.evaluate import Labels, Probabilities
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 360, 220, 48, 10, 10, 36  # of a chart and its margins
 NAMED, COUNTED = 150, 25  # up to so many classes the confusion matrix has names, and counts in its cells

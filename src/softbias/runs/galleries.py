@@ -23,7 +23,7 @@ from PIL import Image
 from softbias.data.dataset import Dataset
 from softbias.pages.format import probability
 from softbias.pages.html import data_uri
-from softbias.training.scores import Labels, Probabilities
+from softbias.training.evaluate import Labels, Probabilities
 
 SHOWN = 24  # pictures per gallery
 SIDE = 144  # of a picture on the page, in CSS pixels

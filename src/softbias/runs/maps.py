@@ -22,7 +22,7 @@ from softbias.models.inspect import attention_sites, inspect, unwrap
 from softbias.regularizers import Regularized, head_average
 from softbias.runs.charts import DPI, PAPER_INK_RIGHT_WRONG
 from softbias.runs.prepare import Split
-from softbias.training.batches import Pixels
+from softbias.training.batches import SplitImages
 from softbias.training.loop import Plan
 
 BEFORE, AFTER = "attention-before.npz", "attention-after.npz"
@@ -42,7 +42,7 @@ def record_maps(plan: Plan, data: Dataset, split: Split, path: Path) -> None:
     run = plan.regularized(model.eval())
     assert isinstance(run, Regularized)
     images = normalize(
-        Pixels(data, chosen, device).images(torch.arange(len(chosen), device=device)), plan.batches.mean, plan.batches.std
+        SplitImages(data, chosen, device).load(torch.arange(len(chosen), device=device)), plan.batches.mean, plan.batches.std
     )
     found: dict[str, NDArray[Any]] = {"pictures": data.images[chosen]}
     names = list(run.requests)

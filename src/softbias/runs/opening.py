@@ -156,7 +156,7 @@ def averaged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def weights_in_run(model: nn.Module, spec: RunSpec) -> str:
     """Training a head on a frozen backbone leaves no trace in the norms; the run knows about it."""
     weights = weights_of(model)
-    return HEAD_ONLY if spec.finetune == "probe" and weights == "untrained" else weights
+    return HEAD_ONLY if spec.finetune == "linear" and weights == "untrained" else weights
 
 
 def unique(names: list[str]) -> list[str]:

@@ -26,12 +26,11 @@ from softbias.runs.prepare import Split, output_names
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
 from softbias.training import checkpoint
-from softbias.training.batches import Pixels
+from softbias.training.batches import SplitImages
 from softbias.training.evaluate import predict_probabilities
+from softbias.training.linear import linear_probes, pixel_baseline
 from softbias.training.loop import Plan
-from softbias.training.scores import score
 from softbias.training.state import State
-from softbias.training.validation import rotation_scores
 
 
 def load_selected(plan: Plan, state: State) -> None:
@@ -57,7 +56,7 @@ def finish(
     """Score the test pictures, and write the model, the predictions and the summary, which comes last."""
     model, batches = unwrap(plan.model), plan.batches
     accelerator = plan.accelerator
-    rotation = spec.recipe.objective == "rotation"
+    objective = batches.objective
     summary: dict[str, Any] = {
         "status": "finished",
         "id": spec.id,
@@ -66,6 +65,7 @@ def finish(
         "seed": spec.seed,
         "train_fraction": spec.train_fraction,
         "objective": spec.recipe.objective,
+        "pretext": objective.pretext,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "macs": count_macs(model, 3, *data.img_size),
         "pictures": {"train": len(split.train), "val": 0 if split.val is None else len(split.val)},
@@ -83,25 +83,21 @@ def finish(
     }
     summary["peak_memory"] = peak_memory(accelerator.device.type)
     summary["peak_memory_of"] = "the GPU" if accelerator.device.type == "cuda" else "the process"
-    test = None if split.test is None else Pixels(data, split.test, accelerator.device)
-    if test is not None and rotation:
-        accuracy, loss = rotation_scores(plan, test)
-        summary["test"] = {"n": 4 * len(test), "accuracy": accuracy, "log_loss": loss}
-    elif test is not None:
-        probabilities, labels = predict_probabilities(model, test, batches.mean, batches.std, precision=accelerator.autocast())
-        summary["test"] = score(probabilities, labels, data.class_names)
+    test = None if split.test is None else SplitImages(data, split.test, accelerator.device)
+    if test is not None:
+        probabilities, labels = predict_probabilities(
+            model, test, batches.mean, batches.std, objective=objective, precision=accelerator.autocast()
+        )
+        summary["test"] = objective.scores(probabilities, labels, data.class_names)
+        summary["pictures"]["test"] = len(test)
     if not accelerator.is_main_process:
         return summary
-    if test is not None and not rotation:
+    if test is not None and not objective.pretext:
         assert split.test is not None
         write_predictions(directory.path / "predictions.parquet", data, split.test, probabilities, labels)
         if baseline:
-            from softbias.training.baseline import pixel_baseline
-
             summary["baseline"] = pixel_baseline(data, split.train, split.test)
         if baseline and plan.frozen:
-            from softbias.training.linear_probe import linear_probes
-
             summary["probes"] = linear_probes(model, data, split.train, split.test, batches.mean, batches.std, seed=spec.seed)
     preprocessing = {
         "mean": batches.mean,

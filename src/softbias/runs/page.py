@@ -84,8 +84,6 @@ def maps_section(folder: Path) -> list[dict[str, Any]]:
 def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What was trained, on what, for how long, with what."""
     counts = {split: n for split, n in summary["pictures"].items() if n}
-    if summary.get("test"):
-        counts["test"] = summary["test"]["n"] // (4 if summary["objective"] == "rotation" else 1)
     size = " × ".join(map(str, summary["img_size"]))
     part = f", {share(summary['train_fraction'])} of the training pictures" if summary["train_fraction"] < 1 else ""
     weighted = ", classes weighted because their sizes differ" if summary.get("class_weights") else ""

@@ -26,8 +26,9 @@ from softbias.regularizers.attach import find_sites
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
 from softbias.training import checkpoint
-from softbias.training.batches import Batches, Pixels, channel_statistics
+from softbias.training.batches import Batches, SplitImages, channel_statistics
 from softbias.training.loop import Plan
+from softbias.training.objectives import find_objective
 from softbias.training.recipe import Recipe
 
 UNEVEN = 3.0  # classes that differ by more get weights
@@ -58,7 +59,7 @@ def split_up(data: Dataset, spec: RunSpec) -> Split:
 
 def output_names(spec: RunSpec, data: Dataset) -> tuple[str, ...]:
     """What the outputs of the model stand for."""
-    return ("0°", "90°", "180°", "270°") if spec.recipe.objective == "rotation" else tuple(data.class_names)
+    return find_objective(spec.recipe.objective).output_names(data.class_names)
 
 
 def make_plan(
@@ -68,11 +69,11 @@ def make_plan(
     classes = len(output_names(spec, data))
     torch.manual_seed(spec.seed)
     model = build_model(spec, classes, data.img_size, None if spec.source is None else directory.find_source(spec.source))
-    frozen = spec.finetune == "probe"
+    frozen = spec.finetune == "linear"
     requests = parse_requests(spec.recipe.regularize)
     if frozen:
         if requests:
-            raise SoftbiasError(f"--finetune probe trains the head alone, so {spec.recipe.regularize[0]} would change nothing")
+            raise SoftbiasError(f"--finetune linear trains the head alone, so {spec.recipe.regularize[0]} would change nothing")
         freeze_backbone(model)
     if requests:
         find_sites(model, requests, data.img_size)  # refuses layers without a map
@@ -83,12 +84,11 @@ def make_plan(
             compile_ahead(model, max(1, together))
     mean, std = channel_statistics(data, split.train)
     batches = Batches(
-        Pixels(data, split.train, device), spec.recipe, spec.seed, classes, mean, std,
+        SplitImages(data, split.train, device), spec.recipe, spec.seed, classes, mean, std,
         accelerator.process_index, accelerator.num_processes,
     )  # fmt: skip
-    validation = None if split.val is None else Pixels(data, split.val, device)
-    rotation = spec.recipe.objective == "rotation"
-    weights = None if rotation else class_weights(data.labels[split.train], classes, spec.recipe)
+    validation = None if split.val is None else SplitImages(data, split.val, device)
+    weights = None if batches.objective.pretext else class_weights(data.labels[split.train], classes, spec.recipe)
     return Plan(
         accelerator, model, batches, validation, None if weights is None else weights.to(device),
         directory.checkpoint_folder, directory.metrics_path, keep, frozen,

@@ -65,7 +65,7 @@ def print_summary(summary: Mapping[str, Any], path: Path, console: Console | Non
     for label, file in FILES.items():
         if (path / file).exists():
             line(console, Text.assemble("  ", label.ljust(11), f"{path / file}{'/' if (path / file).is_dir() else ''}"))
-    if summary["objective"] == "supervised":
+    if not summary["pretext"]:
         shown = shlex.quote(str(path))
         line(console, Text.assemble("  ", "next".ljust(11), f"softbias predict {shown} PICTURES, softbias app {shown}"))
 
@@ -80,8 +80,8 @@ def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     test, baseline = summary.get("test"), summary.get("baseline")
     if not test:
         return without_test(summary)
-    if summary["objective"] == "rotation":
-        remark = f"telling four rotations apart, n = {test['n']:,}; chance is 25.0 %"
+    if "task" in test:  # of pre-training
+        remark = f"{test['task']}, n = {test['n']:,}; the chance level is {percent(test['chance_level'])}"
         return [("Accuracy", percent(test["accuracy"]), remark)]
     remark = f"95 % interval {interval(test['accuracy_interval'])}, n = {test['n']:,} {test.get('what', 'test pictures')}"
     rows = [("Accuracy", percent(test["accuracy"]), remark)]

@@ -17,6 +17,7 @@ from softbias.errors import SoftbiasError
 from softbias.runs import automatic
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec, read_config
+from softbias.training.objectives import find_objective
 from softbias.training.recipe import Recipe, find_recipe
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ class Wish:
     regularize: tuple[str, ...] = ()
 
     def spec(self, model: str, options: dict[str, Any], recipe: Recipe) -> RunSpec:
-        if self.objective == "rotation":
-            recipe = dataclasses.replace(recipe, objective="rotation", rotations=self.rotations or recipe.rotations)
+        if find_objective(self.objective).pretext:
+            recipe = dataclasses.replace(recipe, objective=self.objective, rotations=self.rotations or recipe.rotations)
         if self.regularize:
             recipe = dataclasses.replace(recipe, regularize=self.regularize)
         return RunSpec(**self.settled, model=model, model_options=options, recipe=recipe)
@@ -68,8 +69,8 @@ def settle(options: TrainingOptions, command: str) -> Wish:
     if pretrained and not (model or "").startswith("timm:"):
         raise SoftbiasError(f"--pretrained is for timm's models (--model timm:NAME), but the model is {model or 'not given'}")
     finetune = options.finetune or given.get("finetune") or ("full" if source else None)
-    if finetune == "probe" and not (source or pretrained or weights or (model or "").startswith("hf:")):
-        raise SoftbiasError("--finetune probe needs a model that has learned something: --from, --pretrained or --weights")
+    if finetune == "linear" and not (source or pretrained or weights or (model or "").startswith("hf:")):
+        raise SoftbiasError("--finetune linear needs a model that has learned something: --from, --pretrained or --weights")
     recipe = find_recipe(options.recipe) if options.recipe else base.recipe if base else None
     if options.regularize:
         from softbias.regularizers import parse_requests
@@ -129,16 +130,17 @@ def complete(
     estimate."""
     import torch
 
+    pretext = find_objective(wish.objective).pretext
     n_train = max(1, round(len(data.splits["train"]) * wish.settled["train_fraction"]))
     choice = automatic.choose(n_train, data.img_size, device, torch.get_num_threads(), objective=wish.objective)
     model, options = wish.model or choice.model, wish.model_options
-    if wish.model is None or (wish.model == choice.model and wish.objective == "rotation" and not wish.settled["source"]):
+    if wish.model is None or (wish.model == choice.model and pretext and not wish.settled["source"]):
         options = {**choice.model_options, **options}
     known = model == choice.model and options == dict(choice.model_options)  # so that its speed is, too
     recipe = wish.recipe or (choice.recipe if known or device != "cpu" else find_recipe(choice.recipe_name))
     spec = wish.spec(model, options, changed(recipe, given.changes, prog))
     reasons = []
-    if wish.model is None or (wish.objective == "rotation" and known and not wish.model_options):
+    if wish.model is None or (pretext and known and not wish.model_options):
         reasons.append(f"model {choice.reasons[0]}")
     if wish.recipe is None and spec.recipe.epochs == choice.recipe.epochs and not spec.recipe.steps:
         reasons.append(choice.reasons[1])
@@ -151,7 +153,7 @@ def complete(
         longer = automatic.LONGER * spec.recipe.epochs
         more = f"; longer, and usually better: --epochs {longer:g}, about {minutes(automatic.LONGER * seconds)}"
         display.message(f"training will take about {minutes(seconds)}{more if longer <= automatic.MOST_EPOCHS else ''}")
-    if wish.objective == "supervised" and not (spec.pretrained or spec.weights or spec.source or model.startswith("hf:")):
+    if not (pretext or spec.pretrained or spec.weights or spec.source or model.startswith("hf:")):
         few = n_train < automatic.FEW_PICTURES
         line = automatic.about_pretrained(n_train, automatic.hub_reachable()) if few else None
         if line:

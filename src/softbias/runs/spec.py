@@ -30,7 +30,7 @@ class RunSpec:
     data_options    img_size, resize_mode, group_by, skip_broken, … as the reader was asked
     train_fraction  share of the training images, more than 0 and at most 1; nested and stratified
     model_options   overrides of the model's spec
-    source          the run whose model is fine-tuned, with `finetune` "probe" (head only) or "full": its folder, or
+    source          the run whose model is fine-tuned, with `finetune` "linear" (head only) or "full": its folder, or
                     "run:<id>" for one in the same store, so that the id of this run does not depend on where they lie
     """
 
@@ -48,8 +48,8 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "train_fraction", checked_fraction(self.train_fraction))  # 1 and 1.0 are the same run
-        if self.finetune not in (None, "probe", "full"):
-            raise unknown_name("way to fine-tune", self.finetune, ("probe", "full"))
+        if self.finetune not in (None, "linear", "full"):
+            raise unknown_name("way to fine-tune", self.finetune, ("linear", "full"))
 
     def to_dict(self) -> dict[str, Any]:
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

@@ -39,7 +39,7 @@ class Arm:
     recipe         fields of the study's recipe (and of its augmentation) that this arm has otherwise; "preset" names another
     pretrain       a training before, shared among the arm's fractions, and among arms that ask for the same
     source         the folder of a finished run to start from instead
-    finetune       after either: "full", or "probe" (the head alone)
+    finetune       after either: "full", or "linear" (the head alone)
     """
 
     name: str
@@ -49,15 +49,15 @@ class Arm:
     data_options: Mapping[str, Any] = field(default_factory=dict)
     pretrain: Pretrain | None = None
     source: str | None = None
-    finetune: Literal["full", "probe"] | None = None
+    finetune: Literal["full", "linear"] | None = None
     pretrained: bool = False
     weights: str | None = None
 
     def __post_init__(self) -> None:
         if self.pretrain and self.source:
             raise SoftbiasError(f"the arm {self.name} has both pretrain and source={self.source}; give one of them")
-        if self.finetune not in (None, "full", "probe"):
-            raise SoftbiasError(f"finetune of the arm {self.name} is full or probe, but finetune={self.finetune!r}")
+        if self.finetune not in (None, "full", "linear"):
+            raise SoftbiasError(f"finetune of the arm {self.name} is full or linear, but finetune={self.finetune!r}")
 
 
 def shallow(given: Any) -> dict[str, Any]:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import pandas
 
 COLUMNS = (
-    "run", "id", "arm", "model", "data", "train_fraction", "seed", "objective", "n_train", "n_test", "accuracy", "top5",
-    "balanced_accuracy", "macro_f1", "baseline_accuracy", "parameters", "macs", "steps", "epochs", "images_per_second",
+    "run", "id", "arm", "model", "data", "train_fraction", "seed", "objective", "pretext", "n_train", "n_test", "accuracy",
+    "top5", "balanced_accuracy", "macro_f1", "baseline_accuracy", "parameters", "macs", "steps", "epochs", "images_per_second",
     "seconds", "peak_memory", "hardware", "finished",
 )  # fmt: skip
 PLAN = "plan.json"  # of a study: run id -> arm, so that the table needs neither the pictures nor the models

@@ -60,6 +60,7 @@ def seconds_of(spec: RunSpec, pictures: Dataset, pace: float, *, baseline: bool)
     """A whole run, from the seconds that its steps take."""
     from softbias.runs.prepare import split_up
     from softbias.training.loop import EVALUATIONS
+    from softbias.training.objectives import find_objective
 
     split = split_up(pictures, spec)
     count = len(split.train)
@@ -70,14 +71,14 @@ def seconds_of(spec: RunSpec, pictures: Dataset, pace: float, *, baseline: bool)
     if split.val is not None:
         evaluated += len(split.val) * min(math.ceil(steps / per_epoch), EVALUATIONS)
     seconds = steps * pace + evaluated * FORWARD * pace / batch + EACH
-    if baseline and split.test is not None and spec.recipe.objective == "supervised":
+    if baseline and split.test is not None and not find_objective(spec.recipe.objective).pretext:
         seconds += regression_seconds(pictures, split.train)
     return seconds
 
 
 def regression_seconds(pictures: Dataset, train: NDArray[np.int64]) -> float:
     """The baseline's, which leaves large sets out."""
-    from softbias.training.baseline import can_be_fitted, pixel_features
+    from softbias.training.linear import can_be_fitted, pixel_features
 
     if not can_be_fitted(pictures, train):
         return 0.0

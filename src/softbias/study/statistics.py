@@ -27,10 +27,10 @@ from softbias.stats import (
     paired_t,
     smallest_detectable,
     t_interval,
+    wilson,
 )
 from softbias.study.headline import ALPHA, LEAST_SEEDS, Headline, each, headline
 from softbias.study.learning_curve import data_to_match, fit_curve
-from softbias.training.scores import wilson
 
 __all__ = ["Headline", "compare_arms", "curve_fits", "headline", "matching_data", "prepare", "summarize"]
 
@@ -46,7 +46,7 @@ def prepare(frame: pd.DataFrame) -> pd.DataFrame:
 
     Arms keep the order in which they first appear; the first is the reference where one is needed.
     """
-    rows = frame[(frame["objective"] != "rotation") & frame["accuracy"].notna()]
+    rows = frame[~frame["pretext"].astype(bool) & frame["accuracy"].notna()]
     if "finished" in rows:
         rows = rows.sort_values("finished", kind="stable", na_position="first")
     rows = rows.drop_duplicates([*CELL, "seed"], keep="last")

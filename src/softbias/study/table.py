@@ -19,7 +19,7 @@ def print_table(frame: pandas.DataFrame) -> None:
     from softbias.study.statistics import summarize
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
-    scored = frame[frame["accuracy"].notna() & (frame["objective"] != "rotation")]
+    scored = frame[frame["accuracy"].notna() & ~frame["pretext"].astype(bool)]
     if scored.empty:
         console.print("no run has test pictures to be scored on")
         return

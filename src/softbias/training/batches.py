@@ -8,28 +8,32 @@ Shapes: B samples of this process, K classes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from softbias.data.augment.apply import augment, normalize, rotate_quarter
-from softbias.data.augment.mixing import apply_mix, mix_targets, plan_mix, repeated
-from softbias.data.augment.rng import epoch_of_view, hash_integers, integers
-from softbias.data.augment.settings import Augmentation
+from softbias.data.augment.apply import augment, normalize
+from softbias.data.augment.mixing import repeated
+from softbias.data.augment.rng import epoch_of_view, hash_integers
 from softbias.data.dataset import Dataset
+from softbias.training.objectives import find_objective
 from softbias.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from softbias.training.objectives.base import Objective
 
 GPU_SHARE = 0.4  # of the free memory of a GPU that a data set may take
 AT_ONCE = 1024  # pictures that are copied
 
 
-class Pixels:
-    """The pictures of a split, on the device if they fit there."""
+class SplitImages:
+    """The images of a split, on the device if they fit there."""
 
     def __init__(self, data: Dataset, indices: NDArray[np.int64], device: torch.device) -> None:
         self.count = len(indices)
@@ -49,7 +53,7 @@ class Pixels:
     def __len__(self) -> int:
         return self.count
 
-    def images(self, index: Tensor) -> Tensor:
+    def load(self, index: Tensor) -> Tensor:
         """# (B,) -> (B, 3, H, W) uint8"""
         if self.resident is not None:
             return self.resident[index]
@@ -66,7 +70,7 @@ class Batch(NamedTuple):
 class Batches:
     """The training batches of one process among `world`."""
 
-    pixels: Pixels
+    images: SplitImages
     recipe: Recipe
     seed: int
     classes: int
@@ -78,12 +82,12 @@ class Batches:
     @property
     def batch_size(self) -> int:
         """Of all processes together: the recipe's, or as many as there are."""
-        size = min(self.recipe.batch_size, len(self.pixels))
+        size = min(self.recipe.batch_size, len(self.images))
         return max(1, size // self.world) * self.world
 
     @property
     def steps_per_epoch(self) -> int:
-        return max(1, len(self.pixels) // self.batch_size)
+        return max(1, len(self.images) // self.batch_size)
 
     @property
     def total_steps(self) -> int:
@@ -97,11 +101,11 @@ class Batches:
     @cached_property
     def statistics(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation on the device: made once, and not by eight kernels in every step."""
-        return torch.tensor(self.mean, device=self.pixels.device), torch.tensor(self.std, device=self.pixels.device)
+        return torch.tensor(self.mean, device=self.images.device), torch.tensor(self.std, device=self.images.device)
 
     def order(self, epoch: int) -> tuple[Tensor, Tensor]:
         """An epoch's pictures, and for each the number of its appearance in it.  # 2 × (N,)"""
-        everyone = torch.arange(len(self.pixels), device=self.pixels.device)
+        everyone = torch.arange(len(self.images), device=self.images.device)
         order = hash_integers(self.seed, epoch, everyone, "order").argsort()
         return repeated(order, self.recipe.augmentation.repeats)
 
@@ -112,32 +116,16 @@ class Batches:
         mine = slice(start + self.rank * share, start + (self.rank + 1) * share)
         return order[0][mine], order[1][mine]
 
+    @cached_property
+    def objective(self) -> Objective:
+        return find_objective(self.recipe.objective)
+
     def load(self, index: Tensor, view: Tensor, epoch: int | Tensor) -> Batch:
-        when = epoch_of_view(epoch, view)
-        if self.recipe.objective == "rotation":
-            return self.rotated(index, when)
-        settings = self.recipe.augmentation
-        labels = self.pixels.labels
-        if not settings.mixes:
-            images = self.augmented(index, when, settings)
-            return Batch(images, torch.nn.functional.one_hot(labels[index], self.classes).float())
-        plan = plan_mix(index, when, self.seed, len(self.pixels), settings, self.pixels.size)
-        both = self.augmented(torch.cat([index, plan.partner]), when.repeat(2), settings)  # at once: half of the kernels
-        images, partners = both.chunk(2)
-        return Batch(apply_mix(images, partners, plan), mix_targets(labels[index], labels[plan.partner], plan, self.classes))
+        return self.objective.batch(self, index, epoch_of_view(epoch, view))
 
-    def augmented(self, index: Tensor, when: Tensor, settings: Augmentation) -> Tensor:
-        return augment(self.pixels.images(index), index, when, self.seed, settings, *self.statistics)
-
-    def rotated(self, index: Tensor, when: Tensor) -> Batch:
-        """The pretext task: every picture in all four rotations, or in one at random."""
-        images = self.augmented(index, when, self.recipe.augmentation)
-        if self.recipe.rotations == "all":
-            quarters = torch.arange(4, device=index.device).repeat_interleave(len(index))
-            images = images.repeat(4, 1, 1, 1)
-        else:
-            quarters = integers(self.seed, when, index, "rotation", 0, 4)
-        return Batch(rotate_quarter(images, quarters), torch.nn.functional.one_hot(quarters, 4).float())
+    def augmented(self, index: Tensor, epoch: Tensor) -> Tensor:
+        """Augmented, normalized images; `epoch` is that of `epoch_of_view`.  # 2 × (B,) -> (B, 3, H, W)"""
+        return augment(self.images.load(index), index, epoch, self.seed, self.recipe.augmentation, *self.statistics)
 
 
 def channel_statistics(
@@ -156,8 +144,10 @@ def channel_statistics(
     return tuple(round(float(value), 4) for value in mean), tuple(round(float(value), 4) for value in std)
 
 
-def plain_batches(pixels: Pixels, mean: tuple[float, ...], std: tuple[float, ...], batch: int = 512):
-    """Normalized pictures in order, for evaluation."""
-    for start in range(0, len(pixels), batch):
-        index = torch.arange(start, min(start + batch, len(pixels)), device=pixels.device)
-        yield normalize(pixels.images(index), mean, std), pixels.labels[index]
+def plain_batches(
+    images: SplitImages, mean: tuple[float, ...], std: tuple[float, ...], batch: int = 512
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Normalized images and their labels in order, for evaluation.  # (batch, 3, H, W), (batch,)"""
+    for start in range(0, len(images), batch):
+        index = torch.arange(start, min(start + batch, len(images)), device=images.device)
+        yield normalize(images.load(index), mean, std), images.labels[index]

@@ -28,16 +28,16 @@ from softbias.errors import SoftbiasError
 from softbias.files import write_text
 from softbias.regularizers import Regularized, attached, parse_requests
 from softbias.training import checkpoint
-from softbias.training.batches import Batches, Pixels
+from softbias.training.batches import Batches, SplitImages
 from softbias.training.compiling import compiled
 from softbias.training.display import Display
+from softbias.training.evaluate import validate
 from softbias.training.optim import ModelEma, build_optimizer
 from softbias.training.recipe import Recipe
 from softbias.training.schedule import learning_rate
 from softbias.training.signals import handled
 from softbias.training.state import State
 from softbias.training.step import CudaGraphStep, PlainStep, can_be_recorded, step_names
-from softbias.training.validation import validate
 
 LOOK_EVERY = 50  # steps between two looks at the loss, each of which waits for the device
 CHECKPOINT_SECONDS = 30.0  # at least between two checkpoints at the end of an epoch
@@ -65,7 +65,7 @@ class Plan:
     accelerator: Accelerator
     model: nn.Module
     batches: Batches
-    validation: Pixels | None
+    validation: SplitImages | None
     class_weights: Tensor | None
     folder: Path | None  # checkpoints; None: none are written
     metrics: Path | None
@@ -84,7 +84,7 @@ class Plan:
     def regularized(self, model: nn.Module) -> nn.Module:
         """The model as a step calls it: with regularizers where the recipe has any."""
         requests = parse_requests(self.recipe.regularize)
-        return Regularized(model, requests, self.batches.pixels.size) if requests else model
+        return Regularized(model, requests, self.batches.images.size) if requests else model
 
 
 def train(
@@ -111,7 +111,7 @@ def train(
     if accelerator.is_main_process:
         cut_back(plan.metrics, state.step)
     pictures = state.total_steps * batches.batch_size
-    run, faster = compiled(regularized, recipe, accelerator.device, pictures, batches.pixels.size)
+    run, faster = compiled(regularized, recipe, accelerator.device, pictures, batches.images.size)
     if recorded:
         take_step: PlainStep = CudaGraphStep(accelerator, run, optimizer, batches, plan.class_weights, plan.regularizers)
     else:
@@ -205,7 +205,10 @@ def end_epoch(
         row["memory"] = torch.cuda.max_memory_allocated()
     last = state.step >= state.total_steps
     if plan.validation is not None and (epoch % every == 0 or last):
-        accuracy, loss = validate(plan, state.average)
+        accuracy, loss = validate(
+            plan.model, state.average, plan.validation, plan.batches.mean, plan.batches.std,
+            objective=plan.batches.objective, precision=accelerator.autocast(),
+        )  # fmt: skip
         better = state.best.beaten_by(accuracy, loss)
         if better:
             state.best = type(state.best)(accuracy, loss, state.step, epoch)

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from softbias.data.augment.settings import Augmentation
 from softbias.errors import SoftbiasError, unknown_name
+from softbias.training.objectives import OBJECTIVES, list_objectives
 
 LEAST = {
     "epochs": 0.0, "steps": 1, "batch_size": 1, "accumulate": 1, "lr": 0.0, "weight_decay": 0.0, "clip": 0.0, "patience": 1,
@@ -30,6 +31,8 @@ def named_choices() -> dict[str, tuple[str, ...]]:
 class Recipe:
     """Objective, optimizer, schedule, regularizers and augmentation.
 
+    objective          one of `softbias.training.objectives`: "supervised", "rotation", or one that was registered
+    rotations          of the objective "rotation": "all" four of each image in a batch, or "one" at random
     epochs, steps      how long; steps, where given, wins. A last incomplete batch of an epoch is left out
     lr, lr_per         the learning rate; with lr_per it is lr · batch_size / lr_per
     schedule           "cosine" to min_lr, "one-cycle" (up for 30 %, then down), or "constant"; each after a linear warm-up
@@ -46,7 +49,7 @@ class Recipe:
     regularize         losses on attention maps, such as "distance:layer=2,weight=0.01" (see `softbias.regularizers`)
     """
 
-    objective: Literal["supervised", "rotation"] = "supervised"
+    objective: str = "supervised"
     rotations: Literal["all", "one"] = "all"
     epochs: float = 100.0
     steps: int | None = None
@@ -80,6 +83,8 @@ class Recipe:
                 object.__setattr__(self, f.name, float(getattr(self, f.name)))
         if isinstance(self.compile, bool):  # as YAML reads a bare "on" or "off"
             object.__setattr__(self, "compile", "on" if self.compile else "off")
+        if self.objective not in OBJECTIVES and self.objective not in list_objectives():
+            raise unknown_name("objective", self.objective, list_objectives())
         for name, choices in named_choices().items():
             if getattr(self, name) not in choices:
                 raise unknown_name(name, getattr(self, name), choices)

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from softbias.training.batches import Batch, Batches
 from softbias.training.optim import trainable
@@ -88,7 +87,7 @@ class PlainStep:
             last = images is parts[-1][0]
             with nullcontext() if last else self.accelerator.no_sync(self.model), self.accelerator.autocast():
                 logits, *values = self.model(images) if self.regularizers else [self.model(images)]
-                task = cross_entropy(logits.float(), targets, weight=self.class_weights, label_smoothing=self.recipe.smoothing)
+                task = self.batches.objective.loss(logits, targets, self.class_weights, self.recipe.smoothing)
                 loss, more = self.regularized(task, *values)
             self.accelerator.backward(loss * share)
             right = (logits.detach().argmax(-1) == targets.argmax(-1)).float().mean()
@@ -177,6 +176,6 @@ def can_be_recorded(accelerator: Accelerator, batches: Batches, model: nn.Module
         accelerator.device.type == "cuda"
         and accelerator.num_processes == 1
         and accelerator.scaler is None
-        and batches.pixels.resident is not None
+        and batches.images.resident is not None
         and getattr(model, "supports_cuda_graph", True)
     )

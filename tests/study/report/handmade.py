@@ -10,8 +10,8 @@ import pandas as pd
 import yaml
 
 from softbias.runs.spec import RunSpec, write_config
+from softbias.training.evaluate import score
 from softbias.training.recipe import Recipe
-from softbias.training.scores import score
 
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 SKILL = {"deit_nano": 0.55, "convit_nano": 0.60, "ibit_nano": 0.70}
@@ -42,7 +42,8 @@ def make_run(folder, model, fraction, seed, *, data="fashion", n=200, names=CLAS
     run.mkdir(parents=True)
     summary = {
         "status": "finished", "id": spec.id, "data": data, "model": model, "seed": seed, "train_fraction": fraction,
-        "objective": "supervised", "parameters": 200_000 + len(model), "macs": 3_600_000, "steps": 100, "epochs": 4.0,
+        "objective": "supervised", "pretext": False, "parameters": 200_000 + len(model),
+        "macs": 3_600_000, "steps": 100, "epochs": 4.0,
         "pictures": {"train": round(5000 * fraction), "val": 0}, "img_size": [32, 32], "seconds": 12.5,
         "images_per_second": 900.0 + len(model), "peak_memory": 2**29 + len(model) * 2**20, "notes": [],
         "test": score(probabilities, labels, names),

@@ -23,7 +23,7 @@ FOLDER, LIST = "extra", "extra.json"
 def compared_runs(folder: Path) -> pandas.DataFrame:
     """The finished runs of a study that are compared: not those that others start from."""
     frame = runs_frame(folder)
-    return frame[frame["objective"] != "rotation"].reset_index(drop=True)
+    return frame[~frame["pretext"].astype(bool)].reset_index(drop=True)
 
 
 def arms_in_order(frame: pandas.DataFrame) -> list[str]:

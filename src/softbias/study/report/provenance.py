@@ -38,7 +38,7 @@ def notices(material: Material) -> list[str]:
     missing = incomplete(material)
     if missing:
         found.append(missing)
-    twice = len(material.frame[(material.frame["objective"] != "rotation")]) - len(material.runs)
+    twice = len(material.frame[~material.frame["pretext"].astype(bool)]) - len(material.runs)
     if twice > 0:
         found.append(f"{twice} finished run{'s are' if twice > 1 else ' is'} left out: without test scores, or there twice.")
     return found
@@ -88,7 +88,7 @@ def incomplete(material: Material) -> str | None:
 def facts(material: Material) -> list[tuple[str, str]]:
     """Name and value: runs, time, budget, hardware, versions."""
     frame = material.frame
-    before = frame[frame["objective"] == "rotation"]
+    before = frame[frame["pretext"].astype(bool)]
     environments = [read_json(Path(run) / "environment.json") for run in frame["run"]]
     seconds = float(pd.to_numeric(frame["seconds"]).sum())
     rows = [("Runs", f"{len(material.runs)} compared" + (f", {len(before)} pre-trainings" if len(before) else ""))]

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 from sklearn.metrics import balanced_accuracy_score, f1_score
 
-from softbias.training.scores import calibration_error, confusion, score, wilson
+from softbias.stats import wilson
+from softbias.training.evaluate import calibration_error, score
 
 
 def test_scores_agree_with_scikit_learn():
@@ -31,6 +33,12 @@ def test_wilsons_interval_covers_what_it_should():
     assert wilson(0, 10)[0] == 0 and wilson(10, 10)[1] == pytest.approx(1)
 
 
+@pytest.mark.parametrize(("right", "n"), [(0, 10), (3, 10), (999, 1000), (50, 50)])
+def test_wilsons_interval_is_that_of_scipy(right, n):
+    interval = binomtest(right, n).proportion_ci(method="wilson")
+    assert wilson(right, n) == pytest.approx((interval.low, interval.high), abs=1e-12)
+
+
 def test_a_calibrated_model_has_no_calibration_error():
     generator = np.random.default_rng(0)
     confidence = generator.uniform(0.5, 1, 200_000).astype(np.float32)
@@ -41,7 +49,8 @@ def test_a_calibrated_model_has_no_calibration_error():
 
 
 def test_rows_of_the_confusion_are_truths():
-    assert confusion(np.array([0, 0, 1]), np.array([1, 0, 1]), 2).tolist() == [[1, 1], [0, 1]]
+    found = score(np.eye(2, dtype=np.float32)[[1, 0, 1]], np.array([0, 0, 1]), ("a", "b"))
+    assert found["confusion"] == [[1, 1], [0, 1]]
 
 
 def test_a_class_without_pictures_is_no_zero():

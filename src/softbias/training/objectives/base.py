@@ -1,0 +1,114 @@
+"""The interface of an objective, and its contract.
+
+Shapes: B images of a batch, K outputs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from softbias.data.augment.apply import normalize
+from softbias.data.dataset import Dataset
+from softbias.training.batches import Batch, Batches, SplitImages
+from softbias.training.evaluate import Labels, Probabilities, score
+from softbias.training.objectives import find_objective
+from softbias.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Objective(ABC):
+    """What a batch is made of, the loss, and the scores on held-out images."""
+
+    task: ClassVar[str]
+    """The task in a few words, for the summary of a run."""
+    pretext: ClassVar[bool] = True
+    """Whether the task needs no labels, so that its outputs are not the classes of the data set."""
+
+    @abstractmethod
+    def output_names(self, class_names: Sequence[str]) -> tuple[str, ...]:
+        """What each output of the model stands for."""
+
+    @abstractmethod
+    def batch(self, batches: Batches, index: Tensor, epoch: Tensor) -> Batch:
+        """The training batch of the images `index`; `epoch` decides their augmentation.  # 2 × (B,)"""
+
+    @abstractmethod
+    def held_out(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Images without augmentation as the model sees them in validation, and the right outputs.  # (B, …), (B,)"""
+
+    def views(self, recipe: Recipe) -> int:
+        """How many inputs of the model a training image becomes in a step."""
+        return 1
+
+    def loss(self, logits: Tensor, targets: Tensor, class_weights: Tensor | None, smoothing: float) -> Tensor:
+        """The mean over the batch; `class_weights` is None for a pretext task.  # 2 × (B, K) -> ()"""
+        return cross_entropy(logits.float(), targets, weight=class_weights, label_smoothing=smoothing)
+
+    def chance_level(self, class_names: Sequence[str]) -> float:
+        """The accuracy of guessing."""
+        return 1 / len(self.output_names(class_names))
+
+    def scores(self, probabilities: Probabilities, labels: Labels, class_names: Sequence[str]) -> dict[str, Any]:
+        """What a run's summary says about its test images; for a pretext task without an interval, because the views of one
+        image are not independent."""
+        found = score(probabilities, labels, self.output_names(class_names))
+        if not self.pretext:
+            return found
+        known = {"task": self.task, "chance_level": self.chance_level(class_names)}
+        return {name: found[name] for name in ("n", "accuracy", "log_loss")} | known
+
+
+def check_objective(name: str, *, steps: int = 150) -> None:
+    """Assert the contract of a registered objective, on a few random images and a small model.
+
+    - the targets of a batch fit the names of the outputs, and their rows sum to one
+    - logits of zero give the loss log K, and right logits a loss near zero
+    - the gradient is finite and reaches the first layer of a model
+    - training on one batch lowers its loss to less than half
+    """
+    objective = find_objective(name)
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(0, 256, (8, 16, 16, 3), np.uint8)
+    data = Dataset("random", pixels, np.arange(8) % 3, ("a", "b", "c"), {"train": np.arange(8)})
+    names = objective.output_names(data.class_names)
+    recipe = Recipe(objective=name, batch_size=8)
+    images = SplitImages(data, data.splits["train"], torch.device("cpu"))
+    batches = Batches(images, recipe, 0, len(names), (0.5,) * 3, (0.25,) * 3)
+    index, view = batches.at(0, batches.order(0))
+    batch = batches.load(index, view, 0)
+    assert batch.images.shape[1:] == (3, 16, 16), f"{name}: a batch has images of shape {tuple(batch.images.shape)}"
+    assert batch.targets.shape == (len(batch.images), len(names)), f"{name}: targets of shape {tuple(batch.targets.shape)}"
+    assert len(batch.images) == 8 * objective.views(recipe), f"{name}: {len(batch.images)} inputs for 8 images"
+    torch.testing.assert_close(batch.targets.sum(1), torch.ones(len(batch.targets)))
+
+    zeros = objective.loss(torch.zeros_like(batch.targets), batch.targets, None, 0.0)
+    torch.testing.assert_close(zeros, torch.tensor(len(names), dtype=zeros.dtype).log())
+    hard = nn.functional.one_hot(batch.targets.argmax(1), len(names)).float()
+    assert objective.loss(50 * hard, hard, None, 0.0) < 1e-3, f"{name}: right logits have a loss"
+
+    inputs, truth = objective.held_out(normalize(images.load(index), batches.mean, batches.std), images.labels[index])
+    assert len(inputs) == len(truth) and int(truth.max()) < len(names), f"{name}: held-out images and labels do not fit"
+
+    torch.manual_seed(0)
+    first = nn.Conv2d(3, 16, 3, padding=1)
+    model = nn.Sequential(first, nn.ReLU(), nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(1024, len(names)))
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    losses = []
+    for _ in range(steps):
+        loss = objective.loss(model(batch.images), batch.targets, None, 0.0)
+        optimizer.zero_grad()
+        loss.backward()
+        assert first.weight.grad is not None and first.weight.grad.isfinite().all() and first.weight.grad.any(), (
+            f"{name}: no finite gradient reaches the first layer"
+        )
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 2, f"{name}: the loss of one batch only went from {losses[0]:.3f} to {losses[-1]:.3f}"
