@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
-from softbias.attention.base import Attention, NoAttentionMapError
+from softbias.attention.base import Attention, ConversionError, NoAttentionMapError
 from softbias.attention.dwconv import DepthwiseConv
 from softbias.attention.full import Full
 from softbias.attention.gated import Gated
@@ -20,6 +20,7 @@ from softbias.errors import SoftbiasError, unknown_name
 __all__ = [
     "ATTENTION",
     "Attention",
+    "ConversionError",
     "DepthwiseConv",
     "Full",
     "Gated",

@@ -121,14 +121,23 @@ class Attention(nn.Module):
         self.check_input(x)
         return self.qkv(x).unflatten(-1, (len(self.reads), self.heads, -1))
 
-    @staticmethod
-    def split_qkv(packed: Tensor) -> tuple[Tensor, ...]:
+    def split_qkv(self, packed: Tensor) -> tuple[Tensor, ...]:
         """# (B, N, 3, H, D) -> 3 × (B, H, N, D)"""
         return tuple(part.transpose(1, 2) for part in packed.unbind(2))
 
     def merge(self, heads: Tensor) -> Tensor:
         """# (B, H, N, D) -> (B, N, C)"""
         return self.proj(heads.transpose(1, 2).flatten(2))
+
+    def tokens_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+        """The tokens among the arguments of a call, as hooks see them."""
+        tokens: Tensor = args[0] if args else next(iter(kwargs.values()))
+        return tokens
+
+    @property
+    def output_layer(self) -> nn.Module:
+        """The layer that takes A V, all heads side by side, as its input."""
+        return self.proj
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         """Q Kᵀ / √D.  # (B, H, N, N)"""

@@ -7,22 +7,15 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from softbias.attention import Attention
 from softbias.errors import SoftbiasError, unknown_name
-from softbias.grid import Grid
 from softbias.models.presets import FEW_PATCHES
 from softbias.models.spec import pair, suitable_patch
-
-Reader = Callable[[Any, Tensor], Tensor]  # Any: an nn.Module whose attributes are another library's
-
-# timm
 
 
 def create_timm(name: str, *, device: Any = None, dtype: torch.dtype | None = None, **options: Any) -> nn.Module:
@@ -62,60 +55,6 @@ def require_timm(name: str) -> None:
         raise SoftbiasError(
             f"timm has no model {name!r}; {f'did you mean {near}? ' if near else ''}timm.list_models() names all"
         )
-
-
-class TimmAdapter(nn.Module):
-    """One of our mechanisms in the place of timm's attention, which is also handed a mask."""
-
-    def __init__(self, mechanism: Attention) -> None:
-        super().__init__()
-        self.mechanism = mechanism
-
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        if attn_mask is not None or is_causal:
-            raise SoftbiasError(f"{type(self.mechanism).__name__} attention takes no attention mask")
-        return self.mechanism(x)
-
-
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    """# (B, N, C) -> (B, H, N, D)"""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-def read_timm(module: Any, x: Tensor) -> Tensor:
-    """The map of timm's Attention (ViT, DeiT) and of its ConViT's MHSA."""
-    q, k, _ = (split_heads(part, module.num_heads) for part in module.qkv(x).chunk(3, dim=-1))
-    q, k = getattr(module, "q_norm", nn.Identity())(q), getattr(module, "k_norm", nn.Identity())(k)
-    return (q * module.scale @ k.mT).softmax(-1)
-
-
-def read_timm_gpsa(module: Any, x: Tensor) -> Tensor:
-    return module.get_attention(x)
-
-
-def timm_sites(model: nn.Module, img_size: tuple[int, int] | None) -> list[tuple[nn.Module, Grid, Reader]] | None:
-    blocks, embed = getattr(model, "blocks", None), getattr(model, "patch_embed", None)
-    if blocks is None or embed is None or not hasattr(embed, "grid_size"):
-        return None
-    height, width = embed.grid_size
-    if img_size is not None and not getattr(embed, "strict_img_size", True):
-        patch = pair("patch_size", embed.patch_size)
-        height, width = -(-img_size[0] // patch[0]), -(-img_size[1] // patch[1])
-    late = getattr(model, "local_up_to_layer", None)  # ConViT: the class token joins there
-    found: list[tuple[nn.Module, Grid, Reader]] = []
-    for index, block in enumerate(blocks):
-        attention: Any = getattr(block, "attn", None)
-        prefix = getattr(model, "num_prefix_tokens", 1) if late is None else int(index >= late)
-        kind = type(attention).__name__
-        if isinstance(attention, TimmAdapter):
-            found.append((attention.mechanism, attention.mechanism.grid, read_timm))
-        elif kind == "GPSA":
-            found.append((attention, Grid(height, width), read_timm_gpsa))
-        elif kind in ("Attention", "MHSA") and hasattr(attention, "qkv") and type(attention).__module__.startswith("timm"):
-            found.append((attention, Grid(height, width, prefix), read_timm))
-        else:
-            return None
-    return found or None
 
 
 # Hugging Face
@@ -189,33 +128,3 @@ def create_hugging_face(
     else:
         model = AutoModelForImageClassification.from_config(config)
     return HuggingFaceClassifier(model).to(device=device, dtype=dtype)
-
-
-def read_hugging_face(module: Any, x: Tensor) -> Tensor:
-    """The map of a ViT's self-attention, whose projections are named by release: q_proj, k_proj or query, key."""
-    query = module.q_proj if hasattr(module, "q_proj") else module.query
-    key = module.k_proj if hasattr(module, "k_proj") else module.key
-    heads = module.num_attention_heads
-    q, k = split_heads(query(x), heads), split_heads(key(x), heads)
-    return (q * q.shape[-1] ** -0.5 @ k.mT).softmax(-1)
-
-
-def hugging_face_sites(model: nn.Module) -> list[tuple[nn.Module, Grid, Reader]] | None:
-    inner: Any = model.model if isinstance(model, HuggingFaceClassifier) else model
-    if type(inner).__name__ != "ViTForImageClassification":
-        return None
-    config = inner.config
-    image, patch = pair("image_size", config.image_size), pair("patch_size", config.patch_size)
-    grid = Grid(image[0] // patch[0], image[1] // patch[1], prefix=1)
-    attention = [
-        module
-        for module in inner.modules()
-        if type(module).__name__ in ("ViTAttention", "ViTSelfAttention")
-        and (hasattr(module, "q_proj") or hasattr(module, "query"))
-    ]
-    return [(module, grid, read_hugging_face) for module in attention] or None
-
-
-def find_sites(model: nn.Module, img_size: tuple[int, int] | None) -> list[tuple[nn.Module, Grid, Reader]] | None:
-    """The attention of a foreign model, block by block, or None if it is not one we can read."""
-    return hugging_face_sites(model) or timm_sites(model, img_size)

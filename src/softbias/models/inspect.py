@@ -16,10 +16,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from softbias.attention import Attention, NoAttentionMapError
+from softbias.attention import NoAttentionMapError
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
-from softbias.models import foreign
+from softbias.models.adapters import Site, foreign_sites
 from softbias.models.vit import VisionTransformer
 
 __all__ = ["Inspection", "Site", "attention_sites", "inspect", "unwrap"]
@@ -32,15 +32,6 @@ class Inspection:
     logits: Tensor
     maps: dict[int, Tensor] = field(default_factory=dict)
     grid: dict[int, Grid] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Site:
-    """Where a model attends: a module that is called with tokens, and how to read its map from them."""
-
-    module: nn.Module
-    grid: Grid
-    read: Callable[[nn.Module, Tensor], Tensor]
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -57,19 +48,14 @@ def attention_sites(model: nn.Module, img_size: tuple[int, int] | None = None) -
     model = unwrap(model)
     if isinstance(model, VisionTransformer):
         blocks: Any = model.blocks
-        return [Site(block.attn, block.attn.grid, read_own) for block in blocks]
-    sites = foreign.find_sites(model, img_size)
+        return [Site(block.attn, block.attn, layer.describe()) for block, layer in zip(blocks, model.spec.layers, strict=True)]
+    sites = foreign_sites(model, img_size)
     if sites is None:
         raise NoAttentionMapError(
-            f"{describe(model)} has no attention maps that softbias can read; it reads softbias models, timm's ViT, DeiT and "
-            "ConViT, and Hugging Face's ViTForImageClassification"
+            f"{describe(model)} has no attention maps that softbias can read exactly; it reads softbias models, timm's ViT, "
+            "DeiT, BEiT and ConViT, and Hugging Face's ViTForImageClassification"
         )
-    return [Site(module, grid, read_own if isinstance(module, Attention) else read) for module, grid, read in sites]
-
-
-def read_own(module: nn.Module, x: Tensor) -> Tensor:
-    assert isinstance(module, Attention)
-    return module.attention_map(x)
+    return sites
 
 
 def inspect(model: nn.Module, images: Tensor, layers: int | Iterable[int] | None = None) -> Inspection:
@@ -102,17 +88,13 @@ def inspect(model: nn.Module, images: Tensor, layers: int | Iterable[int] | None
 
 def map_reader(site: Site, layer: int, found: dict[int, Tensor]) -> Callable[..., None]:
     def read(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        tokens = args[0] if args else next(iter(kwargs.values()))
-        attention = site.read(module, tokens)
-        if attention.shape[-1] != len(site.grid):
-            raise NoAttentionMapError(f"layer {layer} has {attention.shape[-1]} tokens, but {site.grid} was expected")
-        found[layer] = attention
+        found[layer] = site.attention.attention_map(site.attention.tokens_of(args, kwargs))
 
     return read
 
 
 def choose_layers(model: nn.Module, sites: list[Site], layers: int | Iterable[int] | None) -> list[int]:
-    with_map = [index for index, site in enumerate(sites) if getattr(site.module, "has_map", True)]
+    with_map = [index for index, site in enumerate(sites) if site.attention.has_map]
     if layers is None:
         if not with_map:
             raise NoAttentionMapError(f"no layer of {describe(model)} has an attention map")

@@ -16,15 +16,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
 
 from softbias.attention import find_attention
-from softbias.attention.masked import RANK, Masked
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
-from softbias.kernels.rolling import fit_svd, roll_back
 from softbias.models.layers import Block
-from softbias.models.spec import Spec, pair
+from softbias.models.spec import ModelSpec, Spec, pair
 from softbias.models.vit import VisionTransformer
 from softbias.models.weights import resize_positions
 
@@ -37,7 +34,7 @@ def resize(model: Model, img_size: int | tuple[int, int]) -> Model:
     present = getattr(model, "spec", None)
     if not isinstance(present, Spec):
         raise SoftbiasError(f"resize takes a softbias model, but got {type(model).__name__}")
-    spec = with_possible_ranks(replace(present, img_size=pair("img_size", img_size)))
+    spec = with_possible_options(replace(present, img_size=pair("img_size", img_size)))
     if spec == present:
         return copy.deepcopy(model)
     if not isinstance(model, VisionTransformer):  # convolutions fit any size
@@ -58,46 +55,26 @@ def resize(model: Model, img_size: int | tuple[int, int]) -> Model:
         state["head.weight"] = resize_flatten_head(state["head.weight"], old, new)
     for index, block in enumerate(model.blocks):
         assert isinstance(block, Block)
-        if isinstance(block.attn, Masked):
-            a, b = resize_mask(block.attn, resized.grid(index))
-            state[f"blocks.{index}.attn.mask_a"], state[f"blocks.{index}.attn.mask_b"] = a, b
+        of_attention = block.attn.resize_state(resized.grid(index))
+        state |= {f"blocks.{index}.attn.{name}": tensor for name, tensor in of_attention.items()}
     resized.load_state_dict(state)
     for name in ("name", "class_names", "grad_checkpointing"):
         setattr(resized, name, getattr(model, name))
     return resized
 
 
-def with_possible_ranks(spec: Any) -> Any:
-    """Masks on a small grid cannot have more ranks than it has tokens."""
-    layers = list(getattr(spec, "layers", ()))
-    for index, layer in enumerate(layers):
-        most = len(spec.grid(index))
-        if find_attention(layer.attention) is Masked and layer.options.get("rank", RANK) > most:
-            layers[index] = replace(layer, options={**layer.options, "rank": most})
-    return replace(spec, layers=tuple(layers)) if layers else spec
-
-
-def resize_last_grid(x: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Bilinear interpolation of the last axis, which runs over the patches of a grid.  # (…, P) -> (…, P')"""
-    image = x.reshape(-1, 1, old.height, old.width).float()
-    resized = interpolate(image, (new.height, new.width), mode="bilinear", align_corners=False, antialias=True)
-    return resized.reshape(*x.shape[:-1], new.patches).to(x.dtype)
-
-
-def resize_mask(attention: Masked, new: Grid) -> tuple[Tensor, Tensor]:
-    """Factors for the new grid.  # 2 × (H, r, N')"""
-    old, prefix = attention.grid, attention.grid.prefix
-    mask = attention.mask()
-    between = resize_last_grid(resize_last_grid(mask[:, prefix:, prefix:], old, new).mT, old, new).mT
-    resized = mask.new_ones(len(mask), len(new), len(new))
-    resized[:, :prefix, :prefix] = mask[:, :prefix, :prefix]
-    resized[:, :prefix, prefix:] = resize_last_grid(mask[:, :prefix, prefix:], old, new)
-    resized[:, prefix:, :prefix] = resize_last_grid(mask[:, prefix:, :prefix].mT, old, new).mT
-    resized[:, prefix:, prefix:] = between
-    return fit_svd(roll_back(resized, prefix, attention.roll), min(attention.rank, len(new)))
+def with_possible_options(spec: Spec) -> Spec:
+    """The spec with options that its mechanisms can have on its grids."""
+    if not isinstance(spec, ModelSpec):
+        return spec
+    layers = [
+        replace(layer, options=find_attention(layer.attention).options_on(spec.grid(index), layer.options))
+        for index, layer in enumerate(spec.layers)
+    ]
+    return replace(spec, layers=tuple(layers))
 
 
 def resize_flatten_head(weight: Tensor, old: Grid, new: Grid) -> Tensor:
     """# (K, P·C) -> (K, P'·C)"""
     by_channel = weight.unflatten(1, (old.patches, -1)).mT  # (K, C, P)
-    return resize_last_grid(by_channel, old, new).mT.flatten(1) * (old.patches / new.patches)
+    return old.interpolated(by_channel, new).mT.flatten(1) * (old.patches / new.patches)

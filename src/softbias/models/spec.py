@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from softbias.attention import find_attention
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.grid import Grid
 
@@ -37,6 +38,10 @@ class Layer:
 
     def __hash__(self) -> int:
         return hash((self.attention, json.dumps(self.options, sort_keys=True)))
+
+    def describe(self) -> str:
+        """The mechanism in a word or two, as tables and pages name it."""
+        return find_attention(self.attention).describe(self.attention, self.options)
 
     def __str__(self) -> str:
         inside = ",".join(f"{name}={value}" for name, value in self.options.items())
@@ -131,11 +136,7 @@ class ModelSpec:
         """Mechanisms in block order, runs joined: "10 × gated, 2 × full"."""
         runs: list[tuple[str, int]] = []
         for layer in self.layers:
-            name = layer.attention
-            if name == "window":
-                name = f"{layer.options.get('mode', 'block')}-window"
-            elif name == "dwconv" and layer.options.get("dynamic"):
-                name = "dynamic dwconv"
+            name = layer.describe()
             if runs and runs[-1][0] == name:
                 runs[-1] = (name, runs[-1][1] + 1)
             else:
