@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import softbias
+from softbias.attention import Full
 from softbias.grid import Grid
 from softbias.models import create_model
 from softbias.models.inspect import Site, attention_sites
@@ -54,7 +55,7 @@ def test_prefix_tokens_are_dropped_and_rows_normalized_again():
     attention = torch.zeros(1, 1, 5, 5)
     attention[..., 0] = 0.75  # most of every row looks at the class token
     attention[..., 1:, 1:] += 0.25 * torch.eye(4)
-    part = patch_map(attention, Site(nn.Identity(), grid, lambda module, x: x))
+    part = patch_map(attention, Site(nn.Identity(), Full(4, 1, grid), "full"))
     torch.testing.assert_close(part, torch.eye(4)[None, None])
 
 

@@ -44,6 +44,9 @@ class Site:
     def grid(self) -> Grid:
         return self.attention.grid
 
+    def read(self, module: nn.Module, x: Tensor) -> Tensor:
+        return self.attention.attention_map(x)
+
 
 class ForeignAttention(Attention):
     """What the adapters share: attention by content, softmax(Q Kᵀ / √D), from one layer for queries, keys and values.
@@ -159,7 +162,6 @@ class TimmGatedAttention(ForeignAttention):
     accepts = "timm.models.convit.GPSA"
     parts = frozenset({"qk", "v", "attn_drop", "proj", "pos_proj", "proj_drop", "gating_param"})
     mechanism, bias_name, bias_measures = "gated", Gated.bias_name, Gated.bias_measures
-    attend = None
 
     def __init__(self, source: Any, grid: Grid, model: Any) -> None:
         super().__init__(source, source.dim, source.num_heads, grid.with_prefix(0), source.scale)
@@ -178,6 +180,12 @@ class TimmGatedAttention(ForeignAttention):
         assert share is not None
         g = share[:, None, None]
         return (1 - g) * super().attention_map(x) + g * positional
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        share, positional = self.mixture()
+        assert share is not None and positional is not None
+        content_out, position_out = super().attend(q, k, v), positional.to(v.dtype) @ v
+        return torch.lerp(content_out, position_out, share[:, None, None].to(v.dtype))
 
     def bias_map(self) -> Tensor:
         offsets = self.grid.offsets().to(self.source.pos_proj.weight)
@@ -215,11 +223,13 @@ class TimmBeitAttention(ForeignAttention):
 
     def bias(self) -> Tensor | None:
         """b for every pair of tokens.  # (H, N, N)"""
-        tables = [
-            table for table in (self.source, self.shared) if getattr(table, "relative_position_bias_table", None) is not None
-        ]
-        found = [table.relative_position_bias_table[table.relative_position_index] for table in tables]  # (N, N, H)
-        return sum(found[1:], found[0]).permute(2, 0, 1) if found else None
+        found = None
+        for holder in (self.source, self.shared):
+            table = getattr(holder, "relative_position_bias_table", None)
+            if table is not None:
+                bias: Tensor = table[holder.relative_position_index].permute(2, 0, 1)
+                found = bias if found is None else found + bias
+        return found
 
     def attention_map(self, x: Tensor) -> Tensor:
         q, k, _ = self.project(x)

@@ -7,11 +7,11 @@
 Only the chosen layers are touched, and their weights and state dict are not. While attached, such a layer's `forward` shares
 its queries and keys with the regularizer:
 
-    what the regularizer offers      and the layer is             then
-    pairs (`distance`)               full, gated, timm's          a fused pass over queries and keys that keeps no map
-    factors (`style`)                any with `Attention.attend`     columns beside the values in the same fused attention
-    factors                          timm's                       a second fused attention, of the columns alone
-    anything else                                                 the map, by definition
+    the regularizer offers       and the attention has      then
+    pairs (`distance`)           `mixture`                  a fused pass over queries and keys that keeps no map
+    factors (`style`)            `attend`                   columns beside the values in the same fused attention
+    factors, a foreign model     `attend`                   a second fused attention, of the columns alone
+    anything else                                           the map, by definition
 
 What is attached works under torch.compile, in a recorded CUDA graph, with DDP, with checkpointed blocks and in 16 bits.
 
@@ -26,12 +26,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import pad
 
 from softbias import kernels
-from softbias.attention import Attention, Full, Gated, NoAttentionMapError
+from softbias.attention import Attention, NoAttentionMapError
 from softbias.errors import SoftbiasError
-from softbias.models.foreign import read_timm, split_heads
 from softbias.models.inspect import Site, attention_sites, choose_layers, describe, unwrap
 from softbias.regularizers.base import Regularizer
 from softbias.regularizers.config import Request
@@ -112,7 +111,7 @@ def find_sites(model: nn.Module, requests: Mapping[str, Request], img_size: tupl
         try:
             choose_layers(unwrap(model), sites, request.layers)
         except ValueError as error:
-            able = [str(number) for number, site in enumerate(sites) if getattr(site.module, "has_map", True)]
+            able = [str(number) for number, site in enumerate(sites) if site.attention.has_map]
             asked = "+".join(map(str, request.layers))
             raise SoftbiasError(
                 f"{request.kind}:layer={asked} cannot be attached to {describe(model)}, whose layers with an attention map are "
@@ -126,12 +125,12 @@ class Seat:
 
     def __init__(self, number: int, site: Site, regularizer: Regularizer, *, trained: bool, fused: bool = True) -> None:
         self.number, self.site, self.regularizer, self.trained = number, site, regularizer, trained
-        module = site.module
-        own, timm = isinstance(module, Attention), site.read is read_timm and not isinstance(module, Attention)
+        mixture = site.attention.mixture()
         pairs, fused = regularizer.pairs is not None, fused and not regularizer.needs_map
-        self.by_pairs = fused and pairs and (timm or type(module) in PENALTIES)
-        self.by_columns = fused and not pairs and (timm or getattr(module, "attend", None) is not None)
-        self.rides_along = self.by_columns and own and trained
+        self.by_pairs = fused and pairs and mixture is not None
+        self.content_alone = mixture is not None and mixture.share is None
+        self.by_columns = fused and not pairs and site.attention.attend is not None
+        self.rides_along = self.by_columns and site.attention is site.module and trained
         self.reads_map = not (self.by_pairs or self.by_columns)
 
 
@@ -140,8 +139,9 @@ class Layer:
 
     def __init__(self, site: Site, seats: list[Seat]) -> None:
         self.site, self.seats = site, seats
-        self.own = isinstance(site.module, Attention)
-        self.shares = self.own and getattr(site.module, "attend", None) is not None
+        self.attention = site.attention
+        self.own = site.attention is site.module
+        self.shares = self.own and site.attention.attend is not None
         self.hook: Any = None
         self.clear()
 
@@ -193,7 +193,7 @@ class Layer:
         module = self.module
         if self.mode is None or self.mode != module.training:
             return type(module).forward(module, *args, **kwargs)
-        x = args[0] if args else next(iter(kwargs.values()))
+        x = self.attention.tokens_of(args, kwargs)
         if self.shares:
             projected, known = self.penalized(module.project(x))
             output, along = self.mixed(projected)
@@ -201,7 +201,7 @@ class Layer:
         else:
             output, along = type(module).forward(module, *args, **kwargs), {}
             kept, self.projected = self.projected, None
-            projected = timm_projected(module, kept) if kept is not None else ()
+            projected = self.projected_again(x, kept)
         values = []
         for place, seat in enumerate(self.seats):
             with torch.set_grad_enabled(torch.is_grad_enabled() and seat.trained):
@@ -211,11 +211,19 @@ class Layer:
             self.values = values
         return output
 
+    def projected_again(self, x: Tensor, kept: Tensor | None) -> tuple[Tensor, ...]:
+        """Queries, keys and values of a foreign layer: from the output of its projection, where that was kept."""
+        if all(seat.reads_map for seat in self.seats):
+            return ()
+        if kept is None:
+            return self.attention.project(x)
+        return self.attention.split_qkv(kept.unflatten(-1, (3, self.attention.heads, -1)))
+
     def penalized(self, projected: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], dict[int, Tensor]]:
         """Where one kernel gives both the value and what its gradient adds to that of queries and keys."""
         values: dict[int, Tensor] = {}
         for place, seat in enumerate(self.seats):
-            if seat.by_pairs and seat.trained and type(self.module) is Full and torch.is_grad_enabled():
+            if seat.by_pairs and seat.trained and seat.content_alone and torch.is_grad_enabled():
                 q, k, v = projected
                 if kernels.usable(q, q.shape[2], q.shape[3]):
                     from softbias.kernels.distance import penalized
@@ -229,7 +237,7 @@ class Layer:
         """The module's own mixing, with right factors as further values.  # 3 × (B, H, N, D) -> (B, H, N, D), {seat: (B,)}"""
         riding = [place for place, seat in enumerate(self.seats) if seat.rides_along]
         if not riding:
-            return self.module.attend(*projected), {}
+            return self.attend(*projected), {}
         *others, v = projected
         right = [self.pair(place)[1] for place in riding]
         widths = [v.shape[-1], *(columns.shape[-1] for columns in right)]
@@ -237,7 +245,7 @@ class Layer:
         columns = torch.cat(right, -1).to(v.dtype)[:, None].expand(-1, v.shape[1], -1, -1)
         wide = torch.cat([v, columns, *([v.new_zeros(1).expand(*v.shape[:-1], spare)] if spare else [])], -1)
         extra = wide.shape[-1] - v.shape[-1]
-        mixed = self.module.attend(*(pad(tensor, (0, extra)) for tensor in others), wide)
+        mixed = self.attend(*(pad(tensor, (0, extra)) for tensor in others), wide)
         output, *applied = mixed.split([*widths, *([spare] if spare else [])], -1)
         return output, {place: product_total(self.pair(place)[0], each) for place, each in zip(riding, applied, strict=False)}
 
@@ -245,20 +253,23 @@ class Layer:
         """l of a seat from what the module has projected; or its value, by definition.  # (B,)"""
         if seat.by_pairs:
             assert seat.regularizer.pairs is not None
-            find = PENALTIES.get(type(self.module), content_penalty)
-            return find(self.module, projected, seat.regularizer.pairs)
+            return pair_total(self.attention, projected, seat.regularizer.pairs)
         if seat.by_columns:
             left, right = self.pair(place)
             q, k = projected[:-1] if len(projected) == 3 else (projected[0], projected[0])
             columns = right.to(q.dtype)[:, None].expand(-1, q.shape[1], -1, -1)
             if not self.own:
                 wide = pad(columns, (0, max(0, q.shape[-1] - columns.shape[-1])))
-                applied = scaled_dot_product_attention(q, k, wide, scale=self.module.scale)[..., : columns.shape[-1]]
+                applied = self.attend(q, k, wide)[..., : columns.shape[-1]]
             else:
-                applied = self.module.attend(*projected[:-1], columns)
+                applied = self.attend(*projected[:-1], columns)
             return product_total(left, applied)
         assert self.images is not None
-        return seat.regularizer(self.site.read(self.module, x), self.images)
+        return seat.regularizer(self.attention.attention_map(x), self.images)
+
+    def attend(self, *projected: Tensor) -> Tensor:
+        assert self.attention.attend is not None
+        return self.attention.attend(*projected)
 
     def pair(self, place: int) -> tuple[Tensor, Tensor]:
         pair = self.factors[place]
@@ -271,25 +282,13 @@ def product_total(left: Tensor, applied: Tensor) -> Tensor:
     return (left[:, None] * applied).sum((1, 2, 3)) / applied.shape[1]
 
 
-def timm_projected(module: Any, projected: Tensor) -> tuple[Tensor, ...]:
-    """Queries, keys and values as timm's attention reads them.  # (B, N, 3 C) -> 3 × (B, H, N, D)"""
-    q, k, v = (split_heads(part, module.num_heads) for part in projected.chunk(3, dim=-1))
-    return getattr(module, "q_norm", nn.Identity())(q), getattr(module, "k_norm", nn.Identity())(k), v
-
-
-def content_penalty(module: Any, projected: tuple[Tensor, ...], pairs: Tensor) -> Tensor:
-    """Σ A ⊙ pairs of attention by content alone.  # 3 × (B, H, N, D) -> (B,)"""
+def pair_total(attention: Attention, projected: tuple[Tensor, ...], pairs: Tensor) -> Tensor:
+    """Σ A ⊙ pairs of a mixture of content and position, averaged over the heads.  # 3 × (B, H, N, D) -> (B,)"""
     q, k, _ = projected
-    return attention_penalty(q, k, pairs, module.scale)
-
-
-def gated_penalty(module: Gated, projected: tuple[Tensor, ...], pairs: Tensor) -> Tensor:
-    """The same of a share of content and a share of place, which no image changes.  # 3 × (B, H, N, D) -> (B,)"""
-    q, k, _ = projected
-    gate = module.gate.sigmoid()  # of patches; pairs is zero where a prefix token takes part
-    by_content = penalty_by_head(q, k, pairs, module.scale)  # (B, H)
-    by_place = (module.place.map() * module.grid.patches_only(pairs)).sum((1, 2))  # (H,)
-    return ((1 - gate) * by_content + gate * by_place).mean(1)
-
-
-PENALTIES: dict[type, Any] = {Full: content_penalty, Gated: gated_penalty}
+    mixture = attention.mixture()
+    assert mixture is not None
+    if mixture.share is None or mixture.positional is None:
+        return attention_penalty(q, k, pairs, attention.scale)
+    by_content = penalty_by_head(q, k, pairs, attention.scale)  # (B, H)
+    by_position = (mixture.positional * attention.grid.patches_only(pairs)).sum((1, 2))  # (H,); zero for prefix tokens
+    return ((1 - mixture.share) * by_content + mixture.share * by_position).mean(1)
