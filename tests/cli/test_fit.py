@@ -38,7 +38,7 @@ def test_a_folder_and_nothing_else_trains_a_model_that_has_learned(run):
     summary = json.loads((run / "summary.json").read_text())
     assert summary["model"] == "convit_nano" and summary["test"]["accuracy"] > 0.8
     assert config(run)["model_options"] == {"patch_size": 8} and config(run)["recipe"]["epochs"] == 10
-    for name in ("report.html", "confusion.png", "predictions.parquet", "environment.json", "metrics.jsonl", "split.csv"):
+    for name in ("report.html", "confusion.png", "predictions.npz", "environment.json", "metrics.jsonl", "split.csv"):
         assert (run / name).is_file(), name
     rows = (run / "split.csv").read_text().splitlines()
     assert len(rows) == 61 and sum(row.endswith(",test") for row in rows) == 12

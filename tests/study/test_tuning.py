@@ -30,7 +30,7 @@ def test_every_arm_has_as_many_trials_none_sees_the_test_pictures_and_the_choice
     for file in trials:
         summary = json.loads(file.read_text())
         assert "test" not in summary and summary["pictures"] == {"train": 96, "val": 24}
-        assert not (file.parent / "predictions.parquet").exists()
+        assert not (file.parent / "predictions.npz").exists()
     for row in record["arms"]:
         assert row["trials"][0]["lr"] == spec.recipe.lr  # the recipe itself is the first trial
         best = max(row["trials"], key=lambda trial: trial["validation_accuracy"])

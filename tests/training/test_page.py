@@ -8,12 +8,12 @@ from html import unescape
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pytest
 from PIL import Image
 
 from softbias.data.dataset import Dataset
 from softbias.runs.page import write_page
+from softbias.runs.predictions import Predictions
 from softbias.training.evaluate import score
 
 NAMES = ("cat", "dog", "owl")
@@ -68,9 +68,8 @@ def make_run(folder, *, names=NAMES, labels=LABELS, probabilities=PROBABILITIES,
     (folder / "environment.json").write_text(json.dumps(ENVIRONMENT))
     (folder / "config.yaml").write_text("format: 1\ndata: pets\nmodel: convit_nano\n")
     if "classes" in summary.get("test", {}):
-        table = {"index": np.arange(len(labels)) + 2, "label": labels, "predicted": probabilities.argmax(1), "file": files}
-        table |= {f"p{number}": probabilities[:, number] for number in range(len(names))}
-        pandas.DataFrame(table).to_parquet(folder / "predictions.parquet")
+        found = Predictions(np.arange(len(labels)) + 2, labels, probabilities, files if files is None else tuple(files))
+        found.write(folder / "predictions.npz")
     return folder
 
 

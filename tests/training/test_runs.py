@@ -4,7 +4,6 @@ import json
 from importlib.util import find_spec
 
 import numpy as np
-import pandas
 import pytest
 import torch
 import yaml
@@ -21,11 +20,11 @@ from softbias.training.recipe import Recipe
 def test_a_run_leaves_all_its_files_and_a_model_that_loads(train):
     result = train(epochs=6)
     names = {path.name for path in result.path.iterdir()}
-    assert {"config.yaml", "metrics.jsonl", "checkpoints", "model", "predictions.parquet", "environment.json"} <= names
+    assert {"config.yaml", "metrics.jsonl", "checkpoints", "model", "predictions.npz", "environment.json"} <= names
     assert {"summary.json", "tensorboard"} <= names and result.summary["test"]["accuracy"] > 0.5
     model = softbias.load(result.path / "model")
     assert model.class_names == ("a", "b", "c")
-    table = pandas.read_parquet(result.path / "predictions.parquet")
+    table = Run(result.path).predictions().to_frame()
     assert len(table) == 20 and np.allclose(table[["p0", "p1", "p2"]].sum(axis=1), 1, atol=1e-5)
     assert (table["label"] == table["predicted"]).mean() == pytest.approx(result.summary["test"]["accuracy"])
     assert RunSpec.from_dict(yaml.safe_load((result.path / "config.yaml").read_text())).id == result.summary["id"]

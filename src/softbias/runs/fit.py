@@ -14,12 +14,13 @@ from torch import nn
 
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
+from softbias.data.splits import Split
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.models.inspect import unwrap
 from softbias.models.storage import load
 from softbias.runs.maps import AFTER, BEFORE, record_maps
 from softbias.runs.outcome import finish, load_selected, write_split
-from softbias.runs.prepare import Split, accelerate_for, make_plan, split_up
+from softbias.runs.prepare import accelerate_for, make_plan, split_up
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
 from softbias.training import checkpoint

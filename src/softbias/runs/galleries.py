@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,35 +23,13 @@ from PIL import Image
 from softbias.data.dataset import Dataset
 from softbias.pages.format import probability
 from softbias.pages.html import data_uri
+from softbias.runs.predictions import Predictions
 from softbias.training.evaluate import Labels, Probabilities
 
 SHOWN = 24  # pictures per gallery
 SIDE = 144  # of a picture on the page, in CSS pixels
 STORED = 192  # larger pictures are made smaller than this before they go into the page
 UNLIKELY, SURE = 0.02, 0.9  # a label is worth checking where it gets less than the first and another class over the second
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """predictions.parquet: which pictures of the set, what they are, and what the model says."""
-
-    index: NDArray[np.int64]  # (n,)
-    labels: Labels  # (n,)
-    probabilities: Probabilities  # (n, K)
-    files: Sequence[str] | None = None  # as far as their paths differ
-
-    @staticmethod
-    def read(path: Path) -> Predictions | None:
-        """What the file says; None where there is none, as in a run without test pictures."""
-        if not path.is_file():
-            return None
-        import pandas
-
-        table = pandas.read_parquet(path)
-        classes = sum(column[0] == "p" and column[1:].isdigit() for column in table.columns)
-        probabilities = table[[f"p{number}" for number in range(classes)]].to_numpy(np.float32)
-        files = below_common([str(file) for file in table["file"]]) if "file" in table else None
-        return Predictions(table["index"].to_numpy(np.int64), table["label"].to_numpy(np.int64), probabilities, files)
 
 
 def below_common(files: Sequence[str]) -> list[str]:
@@ -111,6 +89,8 @@ def galleries(predictions: Predictions, names: Sequence[str], data: Dataset | No
         ),
     }
     missing = why_no_pictures(predictions, data)
+    files = None if predictions.files is None else tuple(below_common(predictions.files))
+    predictions = replace(predictions, files=files)
     return [
         {
             "title": title,

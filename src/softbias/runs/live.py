@@ -15,12 +15,12 @@ from typing import Any
 
 from softbias.classifier import Classifier
 from softbias.data.dataset import Dataset
+from softbias.data.splits import Split
 from softbias.errors import SoftbiasError
 from softbias.files import write_text
 from softbias.probes import find_probe
 from softbias.probes.writing import append_rows
 from softbias.runs.fit import Watch
-from softbias.runs.prepare import Split
 from softbias.runs.run import Run
 from softbias.training import checkpoint
 from softbias.training.loop import Plan, set_mode

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from softbias.data.augment.apply import normalize
 from softbias.data.dataset import Dataset
+from softbias.data.splits import Split
 from softbias.models.inspect import attention_sites, inspect, unwrap
 from softbias.regularizers import Regularized, head_average
 from softbias.runs.charts import DPI, PAPER_INK_RIGHT_WRONG
-from softbias.runs.prepare import Split
 from softbias.training.batches import SplitImages
 from softbias.training.loop import Plan
 

@@ -9,20 +9,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from softbias.classifier import CROP_MODES
 from softbias.data.dataset import Dataset
 from softbias.data.listing import Listing
+from softbias.data.splits import Split
 from softbias.data.tables import write_manifest
 from softbias.environment import describe_machine
 from softbias.files import write_text
 from softbias.models.cost import count_macs
 from softbias.models.inspect import unwrap
 from softbias.models.storage import save
-from softbias.runs.prepare import Split, output_names
+from softbias.runs.predictions import Predictions
+from softbias.runs.prepare import output_names
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
 from softbias.training import checkpoint
@@ -94,7 +94,8 @@ def finish(
         return summary
     if test is not None and not objective.pretext:
         assert split.test is not None
-        write_predictions(directory.path / "predictions.parquet", data, split.test, probabilities, labels)
+        files = None if data.files is None else tuple(str(data.files[index]) for index in split.test)
+        Predictions(split.test, labels, probabilities, files).write(directory.predictions_path)
         if baseline:
             summary["baseline"] = pixel_baseline(data, split.train, split.test)
         if baseline and plan.frozen:
@@ -131,17 +132,3 @@ def write_split(path: Path, data: Dataset, split: Split) -> None:
     root = Path(data.files[0]).parent
     listing = Listing(data.name, tuple(map(Path, data.files)), data.labels, data.class_names, root)
     write_manifest(path, listing, split.as_dict())
-
-
-def write_predictions(
-    path: Path, data: Dataset, indices: NDArray[np.int64], probabilities: NDArray[np.float32], labels: NDArray[np.int64]
-) -> None:
-    import pandas
-
-    table: dict[str, Any] = {"index": indices, "label": labels, "predicted": probabilities.argmax(1)}
-    if data.files is not None:
-        table["file"] = [data.files[index] for index in indices]
-    table |= {f"p{number}": probabilities[:, number] for number in range(probabilities.shape[1])}
-    aside = path.with_name(path.name + ".tmp")
-    pandas.DataFrame(table).to_parquet(aside)
-    aside.replace(path)

@@ -21,7 +21,7 @@ from softbias.files import write_text
 from softbias.pages.format import duration, memory, percent, share
 from softbias.pages.html import data_uri, template
 from softbias.runs.charts import DPI, PAPER_INK_RIGHT_WRONG, confusions, curves, draw_confusion, reliability
-from softbias.runs.galleries import Predictions, galleries
+from softbias.runs.galleries import galleries
 from softbias.runs.printed import score_rows, verdict, worst_first
 from softbias.runs.run import Run
 
@@ -37,7 +37,7 @@ def write_page(run_path: str | Path, data: Dataset | None = None) -> Path:
     run = Run(Path(run_path))
     summary = run.summary()
     names = [row["name"] for row in (summary.get("test") or {}).get("classes", [])]  # none: a pretext task, or no test
-    predictions = Predictions.read(run.path / "predictions.parquet") if names else None
+    predictions = run.predictions() if names else None
     html = template("run.html.jinja").render(
         summary=summary,
         test=summary.get("test"),

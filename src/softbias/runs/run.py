@@ -4,7 +4,7 @@ config.yaml           what defines the run; usable as --config
 metrics.jsonl         one line per logged step and per epoch
 checkpoints/          see `training.checkpoint`
 model/                config.json + model.safetensors: softbias.load reads it, and so does timm
-predictions.parquet   test picture, label, probabilities
+predictions.npz       see `predictions`
 environment.json      versions, hardware, git hash
 summary.json          the scores; written last, so its presence means that the run is finished
 report.html           one page about the run
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from softbias.errors import SoftbiasError
 from softbias.files import write_text
+from softbias.runs.predictions import Predictions
 from softbias.runs.spec import SAME_STORE, RunSpec, differences, read_config, write_config
 
 if TYPE_CHECKING:
@@ -90,6 +91,10 @@ class Run:
         return self.path / "summary.json"
 
     @property
+    def predictions_path(self) -> Path:
+        return self.path / "predictions.npz"
+
+    @property
     def page_path(self) -> Path:
         return self.path / "report.html"
 
@@ -123,6 +128,10 @@ class Run:
         """Versions and hardware; nothing while the run is not finished."""
         path = self.path / "environment.json"
         return read_json(path) if path.is_file() else {}
+
+    def predictions(self) -> Predictions | None:
+        """The predictions on the test images; None for a run without them."""
+        return Predictions.read(self.predictions_path) if self.predictions_path.is_file() else None
 
     def metrics(self) -> list[dict[str, Any]]:
         """A row per epoch; a last line that a kill tore is dropped."""

@@ -99,7 +99,7 @@ def read_row(folder: Path) -> dict[str, Any] | None:
 
     try:
         summary = Run(folder).summary()
-    except (OSError, json.JSONDecodeError):
+    except (OSError, SoftbiasError):
         return None
     test, baseline = summary.get("test") or {}, summary.get("baseline") or {}
     environment = read_json(folder / "environment.json")

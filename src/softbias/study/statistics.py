@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from softbias.runs.run import Run
 from softbias.stats import (
     BOOTSTRAP_FROM,
     NONE,
@@ -91,12 +91,11 @@ def images_interval(share: float, n: int) -> Interval:
 
 def read_correct(run: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None:
     """Which test pictures a run was tested on, and which it got right, in the order of the pictures; None without a file."""
-    path = Path(run) / "predictions.parquet"
-    if not path.is_file():
+    found = Run(run).predictions()
+    if found is None:
         return None
-    table = pd.read_parquet(path, columns=["index", "label", "predicted"]).sort_values("index", kind="stable")
-    right = table["label"].to_numpy() == table["predicted"].to_numpy()
-    return table["index"].to_numpy(np.int64), right
+    found = found.by_index()
+    return found.index, found.correct
 
 
 def compare_arms(

@@ -6,9 +6,9 @@ from html import unescape
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import yaml
 
+from softbias.runs.predictions import Predictions
 from softbias.runs.spec import RunSpec, write_config
 from softbias.training.evaluate import score
 from softbias.training.recipe import Recipe
@@ -55,8 +55,7 @@ def make_run(folder, model, fraction, seed, *, data="fashion", n=200, names=CLAS
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (run / "environment.json").write_text(json.dumps(ENVIRONMENT))
     (run / "config.yaml").write_text(write_config(spec))
-    table = {"index": index, "label": labels, "predicted": predicted} | {f"p{k}": probabilities[:, k] for k in range(10)}
-    pd.DataFrame(table).to_parquet(run / "predictions.parquet")
+    Predictions(index, labels, probabilities).write(run / "predictions.npz")
     return run
 
 

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from softbias.cli import main
+from softbias.runs.predictions import Predictions
 from softbias.study.report import write_report
 from softbias.study.report.examples import Votes, answers_of, disagreements
-from softbias.study.report.gathering import Answers
 from softbias.study.report.tables import Cell, Table, latex, matching_table
 
 from .handmade import html_of, make_run, make_study, text_of
@@ -151,7 +151,7 @@ def test_a_report_of_nothing_is_a_mistake_in_one_line(tmp_path, capsys):
 
 def test_disagreements_are_found():
     right = np.array([[1, 0, 1, 0, 0.3], [0, 0, 1, 0.6, 1], [0.4, 0, 1, 1, 1]])  # three arms, five pictures
-    tested = Answers(np.arange(5), np.zeros(5, np.int64), np.zeros(5, np.int64), None)
+    tested = Predictions(np.arange(5), np.zeros(5, np.int64), np.zeros((5, 3), np.float32))
     told, groups = disagreements(Votes(["a", "b", "c"], tested, right, np.zeros((3, 5), np.int64), ["x"], ""))
     assert told == {"all are right": 1, "all are wrong": 1, "they disagree": 3}
     found = {title: list(places) for title, places in groups}

@@ -19,9 +19,10 @@ from PIL import Image
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
 from softbias.runs.galleries import picture
+from softbias.runs.predictions import Predictions
 from softbias.runs.run import Run
 from softbias.study.headline import each
-from softbias.study.report.gathering import Answers, Material, classes_of, tested_of
+from softbias.study.report.gathering import Material, classes_of, tested_of
 
 SHOWN = 6  # pictures per arm
 GALLERIES = 6
@@ -32,7 +33,7 @@ class Votes:
     """What the seeds of every arm say about the same test pictures."""
 
     arms: list[str]
-    tested: Answers
+    tested: Predictions
     right: NDArray[np.float64]  # (A, n), share of seeds that are right
     says: NDArray[np.int64]  # (A, n), the answer: see `answers_of`
     names: list[str]
@@ -41,7 +42,7 @@ class Votes:
 
 def votes(material: Material, data: str, fraction: float) -> Votes | None:
     """The votes of all arms with predictions of the same pictures; None with fewer than two."""
-    first: Answers | None = None
+    first: Predictions | None = None
     arms, right, says, names, run = [], [], [], [], ""
     for arm in material.arms:
         found = [(row.run, tested_of(row.run)) for row in each(material.cell(data, fraction, arm))]

@@ -14,6 +14,7 @@ import yaml
 from numpy.typing import NDArray
 
 from softbias.errors import SoftbiasError
+from softbias.runs.predictions import Predictions
 from softbias.runs.run import Run
 from softbias.study.frame import runs_frame
 from softbias.study.statistics import prepare
@@ -93,24 +94,7 @@ def classes_of(run: str) -> pd.DataFrame:
     return pd.DataFrame((read_json(Path(run) / "summary.json").get("test") or {}).get("classes", []))
 
 
-@dataclass(frozen=True)
-class Answers:
-    """What a run says about its test pictures, in order: which of the set, what they are, what the run says."""
-
-    index: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    predicted: NDArray[np.int64]
-    files: list[str] | None
-
-
-def tested_of(run: str) -> Answers | None:
-    path = Path(run) / "predictions.parquet"
-    if not path.is_file():
-        return None
-    import pyarrow.parquet
-
-    wanted = [name for name in ("index", "label", "predicted", "file") if name in pyarrow.parquet.read_schema(path).names]
-    table = pd.read_parquet(path, columns=wanted).sort_values("index", kind="stable")
-    files = [str(file) for file in table["file"]] if "file" in wanted else None
-    index, labels, predicted = (table[name].to_numpy(np.int64) for name in ("index", "label", "predicted"))
-    return Answers(index, labels, predicted, files)
+def tested_of(run: str) -> Predictions | None:
+    """What a run says about its test images, in the order of the set."""
+    found = Run(run).predictions()
+    return None if found is None else found.by_index()
