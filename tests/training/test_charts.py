@@ -6,43 +6,45 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from softbias.runs.charts import confusions, curves, draw_confusion, reliability
+from softbias.pages.static import confusion_png
+from softbias.runs.charts import confusions, curves, reliability
 
 
-def test_curves_go_through_their_points_and_stay_inside():
+def test_curves_go_through_their_points_and_leave_out_what_is_no_number():
     losses = {1: float("inf"), 2: None, 3: 1.0}
     loss, rate = curves([{"epoch": e, "loss": 4.0 - e, "val_loss": losses[e], "lr": 0.0} for e in (1, 2, 3)])
-    training = loss["lines"]["training"]
-    assert loss["lines"]["validation"] == [(350.0, training[2][1])]  # only the last is a number, and equals training's
-    heights = [y for _, y in training]
-    assert heights == sorted(heights) and all(10 <= y <= 184 for y in heights)
-    assert [text for _, text in loss["x"]] == ["1", "2", "3"] and "training 3 at first, 1 at last" in loss["alt"]
-    assert {y for _, y in rate["lines"]["learning rate"]} == {184.0}
+    training, validation = loss.series
+    assert list(zip(training.x, training.y, strict=True)) == [(1, 3.0), (2, 2.0), (3, 1.0)]
+    assert list(zip(validation.x, validation.y, strict=True)) == [(3, 1.0)]
+    x, y = loss.axes()
+    assert [text for _, text in x.ticks] == ["1", "2", "3"] and y.range[0] == 0 and y.range[1] > 3
+    assert "training 3 at first, 1 at last" in loss.alt and rate.series[0].y == (0.0, 0.0, 0.0)
 
 
 def test_a_single_epoch_stands_in_the_middle_and_none_gives_no_chart():
     (loss,) = curves([{"epoch": 1, "loss": 2.0}])
-    assert loss["lines"]["training"][0][0] == 199.0 and [text for _, text in loss["x"]] == ["1", "2"]
-    assert curves([]) == []
+    assert loss.axes()[0].position(1) == 0.5 and curves([]) == []
 
 
 def test_accuracy_has_percentages_up_to_a_hundred():
     (chart,) = curves([{"epoch": e, "accuracy": e / 10} for e in range(1, 11)])
-    assert [text for _, text in chart["y"]][-1] == "100%" and chart["lines"]["training"][-1] == (350.0, 10.0)
+    assert chart.y.ticks[-1] == (1.0, "100%") and chart.series[0].hover[-1].endswith("100.0 %")
 
 
 def test_reliability_has_the_accuracy_and_the_size_of_each_bin():
     p = np.array([[0.96, 0.04], [0.94, 0.06], [0.45, 0.55], [0.0, 1.0]], np.float32)
     found = reliability(p, np.array([0, 1, 1, 1]))
-    assert [(row["bin"], row["n"], row["accuracy"]) for row in found["bins"]] == [(5, 1, 1.0), (9, 3, pytest.approx(2 / 3))]
-    assert all(row["low"] <= row["accuracy"] <= row["high"] for row in found["bins"]) and found["most"] == 3
-    assert found["mean"] == pytest.approx(0.8625)
+    assert [(row["bin"], row["n"], row["accuracy"]) for row in found.bins] == [(5, 1, 1.0), (9, 3, pytest.approx(2 / 3))]
+    assert all(row["low"] <= row["accuracy"] <= row["high"] for row in found.bins)
+    diagram, counts = found.charts()
+    assert diagram.series[1].low == [row["low"] for row in found.bins] and counts.series[0].y == [1, 3]
+    assert found.mean == pytest.approx(0.8625)
 
 
 @pytest.mark.parametrize(("right", "word"), [(0, "too sure of"), (3, "about right on average"), (4, "not sure enough")])
 def test_reliability_says_in_words_whether_the_model_is_too_sure(right, word):
     p = np.array([[0.75, 0.25]] * 4, np.float32)
-    assert reliability(p, np.array([0] * right + [1] * (4 - right)))["word"].startswith(word)
+    assert reliability(p, np.array([0] * right + [1] * (4 - right))).word.startswith(word)
 
 
 def test_the_most_frequent_mistakes_are_listed():
@@ -59,7 +61,7 @@ def colors(png: bytes) -> np.ndarray:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_confusion_picture_shows_right_and_wrong_in_their_places(theme):
-    image = colors(draw_confusion(np.array([[9, 0, 0], [4, 5, 0], [0, 0, 0]]), ["a" * 90, "b", "c"], theme))
+    image = colors(confusion_png(np.array([[9, 0, 0], [4, 5, 0], [0, 0, 0]]), ["a" * 90, "b", "c"], theme))
     blue, orange = image[..., 2] - image[..., 0] > 60, image[..., 0] - image[..., 2] > 60
     assert blue.any() and orange.any()
     assert np.nonzero(orange)[0].mean() > np.nonzero(blue)[0].mean()  # lower,
@@ -68,5 +70,5 @@ def test_the_confusion_picture_shows_right_and_wrong_in_their_places(theme):
 
 
 def test_names_may_hold_anything_and_may_be_a_thousand():
-    assert draw_confusion(np.eye(3, dtype=int), ["$\\frac{", "向日葵", "a_b^c %"])  # a warning here would be an error
-    assert max(colors(draw_confusion(np.eye(300, dtype=int), [str(i) for i in range(300)])).shape) < 3000
+    assert confusion_png(np.eye(3, dtype=int), ["$\\frac{", "向日葵", "a_b^c %"])  # a warning here would be an error
+    assert max(colors(confusion_png(np.eye(300, dtype=int), [str(i) for i in range(300)])).shape) < 3000

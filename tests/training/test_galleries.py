@@ -1,13 +1,8 @@
-"""Which pictures are worth a look, and how they come onto the page."""
-
-import base64
-import io
+"""Which pictures a person should look at."""
 
 import numpy as np
-import pytest
-from PIL import Image
 
-from softbias.runs.galleries import labels_worth_checking, least_certain, most_confident_mistakes, picture
+from softbias.runs.galleries import labels_worth_checking, least_certain, most_confident_mistakes
 
 P = np.array([[0.02, 0.98], [0.019, 0.981], [0.001, 0.999], [0.6, 0.4], [0.45, 0.55]], np.float32)
 LABELS = np.zeros(5, np.int64)
@@ -25,10 +20,3 @@ def test_labels_worth_checking_are_unlikely_where_another_class_is_sure():
 
 def test_least_certain_have_the_smallest_margin_whether_right_or_not():
     assert least_certain(P).tolist() == [4, 3, 0, 1, 2]
-
-
-@pytest.mark.parametrize(("side", "shown", "stored"), [(8, 144, 8), (32, 128, 32), (96, 144, 96), (500, 144, 192)])
-def test_small_pictures_are_enlarged_by_a_whole_number_and_large_ones_stored_small(side, shown, stored):
-    made = picture(np.zeros((side, side // 2, 3), np.uint8))
-    assert (made["width"], made["height"]) == (shown // 2, shown) and made["pixelated"] == (side <= 72)
-    assert Image.open(io.BytesIO(base64.b64decode(made["uri"].split(",")[1]))).size == (stored // 2, stored)

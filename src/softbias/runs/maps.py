@@ -8,7 +8,6 @@ Shapes: n pictures, P patches (or regions of them).
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from softbias.data.augment.apply import normalize
 from softbias.data.dataset import Dataset
 from softbias.data.splits import Split
 from softbias.models.inspect import attention_sites, inspect, unwrap
+from softbias.pages.static import new_figure, png_of, show_map
+from softbias.pages.theme import PALETTE
 from softbias.regularizers import Regularized, head_average
-from softbias.runs.charts import DPI, PAPER_INK_RIGHT_WRONG
 from softbias.training.batches import SplitImages
 from softbias.training.loop import Plan
 
@@ -81,9 +81,7 @@ def draw_maps(folder: Path, name: str, layer: int, theme: str = "light") -> byte
     The three matrices have the query patch down and the patch it looks at across; beside them, the same for one query patch,
     laid out as the picture is. Attention is on a square-root scale, so that an even map is not mistaken for an empty one.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import PowerNorm
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
     with np.load(folder / BEFORE) as before, np.load(folder / AFTER) as after:
@@ -92,9 +90,8 @@ def draw_maps(folder: Path, name: str, layer: int, theme: str = "light") -> byte
         wanted = after[f"{layer}/{name}/wanted"]
         maps = [file[f"{layer}/map"] for file in (before, after)]
         values = [file[f"{layer}/{name}/value"] for file in (before, after)]
-    paper, ink, *_ = PAPER_INK_RIGHT_WRONG[theme]
-    figure = Figure((11.2, 1.75 * len(pictures) + 0.45), dpi=DPI, facecolor=paper, layout="constrained")
-    FigureCanvasAgg(figure)
+    paper, ink = PALETTE[theme]["paper"], PALETTE[theme]["ink"]
+    figure = new_figure(11.2, 1.75 * len(pictures) + 0.45, paper=paper)
     axes = figure.subplots(len(pictures), 7, squeeze=False)
     regions = (height, width) if wanted.shape[-1] == height * width else coarse(height, width, wanted.shape[-1])
     for row, picture in enumerate(pictures):
@@ -116,11 +113,7 @@ def draw_maps(folder: Path, name: str, layer: int, theme: str = "light") -> byte
             (maps[1][row][place].reshape(height, width), {"cmap": "magma", "norm": PowerNorm(0.5, 0, look)}),
         ]
         for axis, (array, style) in zip(axes[row], shown, strict=True):
-            axis.imshow(array, interpolation="nearest", **style)
-            axis.set_xticks([])
-            axis.set_yticks([])
-            axis.spines[:].set_color(ink)
-            axis.spines[:].set_linewidth(0.4)
+            show_map(axis, array, frame=ink, **style)
         side = (picture.shape[1] / width, picture.shape[0] / height)
         axes[row, 0].add_patch(
             Rectangle((query[1] * side[0] - 0.5, query[0] * side[1] - 0.5), *side, fill=False, color="red", linewidth=1.5)
@@ -139,9 +132,7 @@ def draw_maps(folder: Path, name: str, layer: int, theme: str = "light") -> byte
     )
     for axis, title in zip(axes[0], titles, strict=True):
         axis.set_title(title, fontsize=9, color=ink)
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", metadata={"Software": None}, facecolor=paper)
-    return stream.getvalue()
+    return png_of(figure)
 
 
 def coarse(height: int, width: int, regions: int) -> tuple[int, int]:

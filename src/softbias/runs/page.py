@@ -1,8 +1,7 @@
-"""One page about a finished run: report.html, which opens offline and asks nobody for anything, and confusion.png.
+"""One page about a finished run: report.html, which opens offline, and confusion.png.
 
-Everything stands in the one file: the style, the charts (SVG, so that they follow light and dark) and the pictures (data
-URIs). What may be wrong with a model comes as early as what is right with it: the baseline beside the accuracy, the worst
-classes first, the most confident mistakes, the labels worth checking.
+The weaknesses of a model come as early as its strengths: the baseline beside the accuracy, the worst classes first, the most
+confident mistakes, the labels worth checking.
 """
 
 from __future__ import annotations
@@ -17,11 +16,16 @@ import numpy as np
 from PIL import Image
 
 from softbias.data.dataset import Dataset
-from softbias.files import write_text
+from softbias.files import write_bytes, write_text
+from softbias.notes import Note
 from softbias.pages.format import duration, memory, percent, share
-from softbias.pages.html import data_uri, template
-from softbias.runs.charts import DPI, PAPER_INK_RIGHT_WRONG, confusions, curves, draw_confusion, reliability
+from softbias.pages.html import data_uri, render
+from softbias.pages.static import confusion_png
+from softbias.pages.theme import DPI, PALETTE
+from softbias.pages.wording import text
+from softbias.runs.charts import confusions, curves, reliability, score_chart
 from softbias.runs.galleries import galleries
+from softbias.runs.maps import draw_maps, recorded
 from softbias.runs.printed import score_rows, verdict, worst_first
 from softbias.runs.run import Run
 
@@ -33,18 +37,20 @@ def write_page(run_path: str | Path, data: Dataset | None = None) -> Path:
 
     data   the run's set, for its pictures; without it the galleries name the pictures but do not show them
     """
-
     run = Run(Path(run_path))
     summary = run.summary()
     names = [row["name"] for row in (summary.get("test") or {}).get("classes", [])]  # none: a pretext task, or no test
     predictions = run.predictions() if names else None
-    html = template("run.html.jinja").render(
+    test, baseline = summary.get("test"), summary.get("baseline")
+    html = render(
+        "run.html.jinja",
         summary=summary,
-        test=summary.get("test"),
-        baseline=summary.get("baseline"),
+        test=test,
+        score=score_chart(test, baseline) if test and baseline and not summary["pretext"] else None,
         verdict=verdict(summary),
         scores=score_rows(summary),
-        facts=facts(summary, run.environment()),
+        facts_of_run=facts(summary, run.environment()),
+        notes=[text(note) if isinstance(note, Note) else note for note in summary.get("notes") or ()],
         config=run.config_path.read_text(encoding="utf-8") if run.begun else "",
         curves=curves(run.metrics()),
         classes=worst_first((summary.get("test") or {}).get("classes", [])),
@@ -55,30 +61,32 @@ def write_page(run_path: str | Path, data: Dataset | None = None) -> Path:
         model_path=str(run.model_folder),
         run_path=shlex.quote(str(run.path)),
     )
-    write_text(run.path / "report.html", html.replace(" %", "\N{NO-BREAK SPACE}%"))  # no line begins with a percent sign
+    write_text(run.path / "report.html", html)
     return run.path / "report.html"
 
 
 def confusion_section(folder: Path, counts: list[list[int]], names: list[str]) -> dict[str, Any]:
-    """The matrix as a picture in both themes, with its width on the page; the light one is also saved as confusion.png."""
+    """The matrix as a picture in both themes, and the most frequent mistakes; the light picture is saved as confusion.png."""
     matrix = np.array(counts, np.int64)
-    pictures = {theme: draw_confusion(matrix, names, theme) for theme in PAPER_INK_RIGHT_WRONG}
-    (folder / "confusion.png").write_bytes(pictures["light"])
-    with Image.open(io.BytesIO(pictures["light"])) as image:
-        width, height = (round(side * 96 / DPI) for side in image.size)
-    uris = {theme: data_uri(png) for theme, png in pictures.items()}
-    return {**uris, "width": width, "height": height, "pairs": confusions(matrix, names)}
+    pictures = {theme: confusion_png(matrix, names, theme) for theme in PALETTE}
+    write_bytes(folder / "confusion.png", pictures["light"])
+    return {**themed(pictures), "pairs": confusions(matrix, names)}
 
 
 def maps_section(folder: Path) -> list[dict[str, Any]]:
-    """The pictures of the regularized layers, in both themes; none for a run without regularizers."""
-    from softbias.runs.maps import draw_maps, recorded
+    """The pictures of the regularized layers; none for a run without regularizers."""
+    return [
+        {"name": name, "layer": layer, "style": name.startswith("style")}
+        | themed({theme: draw_maps(folder, name, layer, theme) for theme in PALETTE})
+        for name, layer in recorded(folder)
+    ]
 
-    made = []
-    for name, layer in recorded(folder):
-        pictures = {theme: data_uri(draw_maps(folder, name, layer, theme)) for theme in PAPER_INK_RIGHT_WRONG}
-        made.append({"name": name, "layer": layer, "style": name.startswith("style"), **pictures})
-    return made
+
+def themed(pictures: Mapping[str, bytes]) -> dict[str, Any]:
+    """A picture in both themes for the page, with its size in CSS pixels."""
+    with Image.open(io.BytesIO(pictures["light"])) as image:
+        width, height = (round(side * 96 / DPI) for side in image.size)
+    return {"width": width, "height": height, **{theme: data_uri(png) for theme, png in pictures.items()}}
 
 
 def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from PIL import Image
 
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
-from softbias.runs.galleries import picture
+from softbias.pages.html import picture
 from softbias.runs.predictions import Predictions
 from softbias.runs.run import Run
 from softbias.study.headline import each

@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-from softbias.runs.galleries import data_uri
+from softbias.pages.html import data_uri
 
 LIST = Path("extra") / "extra.json"
 

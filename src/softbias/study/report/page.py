@@ -14,8 +14,7 @@ from markupsafe import Markup
 
 from softbias.errors import SoftbiasError
 from softbias.files import write_text
-from softbias.pages.html import TEMPLATES, template
-from softbias.runs.galleries import data_uri
+from softbias.pages.html import TEMPLATES, data_uri, template
 from softbias.study.headline import RULES, each
 from softbias.study.report import figures, figures_of_runs, tables
 from softbias.study.report.chart import COLORS, PALETTE, Chart, color_of, dash_of, marker_of, shortened
