@@ -18,6 +18,10 @@ class UnknownNameError(SoftbiasError):
     """A name that is not among the choices."""
 
 
+class FewTokensWarning(UserWarning):
+    """A model splits images into so few patches that attention has little to choose from."""
+
+
 def unknown_name(kind: str, given: object, choices: Iterable[str]) -> UnknownNameError:
     """The error for a name that is not among the choices.
 
@@ -28,6 +32,15 @@ def unknown_name(kind: str, given: object, choices: Iterable[str]) -> UnknownNam
     nearest = difflib.get_close_matches(str(given), names, n=1)
     hint = f"did you mean {nearest[0]!r}? The" if nearest else "the"
     return UnknownNameError(f"there is no {kind} {given!r}; {hint} choices are {', '.join(names)}")
+
+
+def describe_error(error: BaseException) -> str:
+    """An error in one line: the message of one that a user can mend, and any other with its type.
+
+    >>> describe_error(SoftbiasError("there is no image")), describe_error(ZeroDivisionError("division by zero"))
+    ('there is no image', 'ZeroDivisionError: division by zero')
+    """
+    return str(error) if isinstance(error, SoftbiasError | OSError) else f"{type(error).__name__}: {error}"
 
 
 def in_one_line(error: Exception) -> str:

@@ -90,7 +90,7 @@ def test_runs_are_listed_filtered_compared_and_removed(study, capsys, tmp_path):
 def test_a_run_being_worked_on_is_not_removed(study, capsys, tmp_path):
     import shutil
 
-    from softbias.study.store import Store
+    from softbias.runs.store import Store
 
     shutil.copytree(study, tmp_path / "copy")
     folder = next(iter(Store(tmp_path / "copy" / "runs").folders()))
@@ -140,11 +140,9 @@ def test_a_mistake_is_one_clear_line(words, capsys, tmp_path, monkeypatch):
 def test_a_failed_run_is_told_at_the_end_with_exit_status_1(study, capsys, tmp_path, monkeypatch):
     import shutil
 
-    from softbias.study import worker
-
     shutil.copytree(study, tmp_path / "s")
     shutil.rmtree(next((tmp_path / "s" / "runs").glob("*deit*")))
-    monkeypatch.setattr(worker, "train_run", lambda *_: 1 / 0)
+    monkeypatch.setattr("softbias.study.task.train_run", lambda *_: 1 / 0)
     assert main(["study", str(tmp_path / "s"), "--device", "cpu", "--no-report"]) == 1
     said = capsys.readouterr()
     assert "failed: ZeroDivisionError" in said.err and "1 run failed" in said.err and "resnet_nano" in said.out

@@ -6,7 +6,8 @@ import pytest
 
 from softbias.runs.spec import RunSpec
 from softbias.study.arms import Arm, Pretrain, arms_from, parse_arm, read_arm, split_arms
-from softbias.study.spec import PlannedRun, StudySpec, extended, in_order, parse_seeds, read_study, write_study
+from softbias.study.plan import PlannedRun, in_order
+from softbias.study.spec import StudySpec, extended, parse_seeds, read_study, write_study
 from softbias.training.recipe import RECIPES, Recipe
 
 

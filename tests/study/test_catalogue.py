@@ -18,10 +18,11 @@ from softbias.regularizers.attach import find_sites
 from softbias.study import plan, progress
 from softbias.study.arms import read_recipe
 from softbias.study.compare import Outcome
+from softbias.study.estimate import StudyPlan
 from softbias.study.papers import CATALOGUE, SCALES, Measured, find_study, reproducing
 from softbias.study.papers.measuring import over_seeds
 from softbias.study.report.measured import measured_after
-from softbias.study.spec import StudySpec, in_order
+from softbias.study.spec import StudySpec
 
 CLASSES = {"imagenet": 100, "imagenet100": 100, "cifar100": 100, "flowers102": 102}
 SIDES = {"imagenet": 224, "imagenet100": 224, "imagenette": 96, "imagewoof": 96, "flowers102": 96}
@@ -67,7 +68,7 @@ def test_every_study_at_every_scale_is_a_plan_of_distinct_runs_that_can_be_order
     assert [run.id for run in plan.study_runs(find_study(name).spec(scale))] == [run.id for run in runs]
     known = {run.id for run in runs}
     assert all(run.needs is None or run.needs in known for run in runs)
-    assert len(in_order(runs)) == len(runs)
+    assert len(plan.in_order(runs)) == len(runs)
 
 
 @pytest.mark.parametrize(("name", "scale"), EVERY)
@@ -210,7 +211,7 @@ def test_a_dry_run_plans_and_trains_nothing(tmp_path, capsys):
     assert "3 runs: 0 finished, 3 to do" in printed and "masks in the first 2 of 4" in printed and not (tmp_path / "x").exists()
 
 
-class Heard(progress.Quiet):
+class Heard(progress.StudyDisplay):
     def __init__(self):
         super().__init__()
         self.told = []
@@ -222,7 +223,7 @@ class Heard(progress.Quiet):
 def finished_study(monkeypatch, tmp_path, **more):
     """A named study whose runs are there at once, and what happens after them, in order."""
     happened = []
-    outcome = Outcome(tmp_path, plan.Plan((), (), {}, {}), pandas.DataFrame({"arm": ["a"]}), **more)
+    outcome = Outcome(tmp_path, StudyPlan((), (), {}, {}), pandas.DataFrame({"arm": ["a"]}), **more)
     monkeypatch.setattr(reproducing, "run_study", lambda *_, **settings: happened.append(settings["report"]) or outcome)
     monkeypatch.setattr(reproducing, "make_report", lambda folder, _: happened.append("report") or folder / "report.html")
     return happened

@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 
 import softbias
-from softbias.study import worker
+from softbias.study import task as task_module
 from softbias.study.compare import run_study
 from softbias.study.frame import COLUMNS, runs_frame
-from softbias.study.progress import Quiet
+from softbias.study.progress import StudyDisplay
 from softbias.study.spec import write_study
 
 from .small_studies import SHORT, outcome
 
 
-class Counting(Quiet):
+class Counting(StudyDisplay):
     """Which runs were started."""
 
     def __init__(self):
@@ -70,19 +70,19 @@ def test_several_studies_share_a_store(little_study, tmp_path):
 
 
 def test_one_failing_run_does_not_stop_the_others_and_is_tried_again(little_study, tmp_path, monkeypatch):
-    real = worker.train_run
+    real = task_module.train_run
 
     def fails_once(task, store, display):
         if task.spec.model == "deit_nano" and task.spec.seed == 1:
             raise RuntimeError("the lamp went out")
         return real(task, store, display)
 
-    monkeypatch.setattr(worker, "train_run", fails_once)
+    monkeypatch.setattr(task_module, "train_run", fails_once)
     spec = little_study(fractions=1)
     done, _ = do(spec, tmp_path)
     ((label, error),) = done.failed
     assert "deit_nano · 100 % · seed 1" in label and error == "RuntimeError: the lamp went out" and len(done.frame) == 3
-    monkeypatch.setattr(worker, "train_run", real)
+    monkeypatch.setattr(task_module, "train_run", real)
     done, display = do(spec, tmp_path)
     assert display.started == ["deit_nano · 100 % · seed 1"] and not done.failed and len(done.frame) == 4
     assert not list(tmp_path.glob("runs/*/failure.json"))
@@ -113,7 +113,7 @@ def test_fine_tunes_start_from_the_pretraining_they_share(little_study, tmp_path
 
 
 def test_runs_that_need_a_failed_one_fail_with_the_reason(little_study, tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "train_run", lambda *_: 1 / 0)
+    monkeypatch.setattr(task_module, "train_run", lambda *_: 1 / 0)
     done, display = do(little_study("arvit_nano@pretrain=arvit-pretrain", seeds=1), tmp_path)
     reasons = sorted(error for _, error in done.failed)
     assert len(reasons) == 3 and reasons[0] == "ZeroDivisionError: division by zero" and "which failed" in reasons[1]

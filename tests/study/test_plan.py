@@ -6,12 +6,12 @@ import re
 import pytest
 
 from softbias.runs.run import Run
-from softbias.study.execute import Settings, execute
-from softbias.study.plan import expected, make_plan, study_runs
-from softbias.study.processes import WorkerPool
-from softbias.study.progress import Quiet
-from softbias.study.spec import makespan
-from softbias.study.store import Store
+from softbias.runs.store import Store
+from softbias.study.estimate import estimate_time, make_plan, makespan
+from softbias.study.execute import ExecutionSettings, ThisProcess, execute
+from softbias.study.plan import study_runs
+from softbias.study.progress import StudyDisplay
+from softbias.study.workers import WorkerPool
 
 
 def test_the_product_is_planned_and_every_arm_has_the_same_seeds_and_steps(little_study):
@@ -67,7 +67,7 @@ def test_what_cannot_be_built_is_refused_before_anything_runs(models, said, litt
 
 
 def test_the_plan_says_how_long_it_takes(little_study, tmp_path):
-    plan = make_plan(study_runs(little_study()), Store(tmp_path), device="cpu", threads=1)
+    plan = make_plan(study_runs(little_study()), Store(tmp_path), ThisProcess("cpu").seconds_per_step)
     assert len(plan.missing) == 8 and set(plan.seconds) == {run.id for run in plan.runs}
     assert all(seconds > 0 for seconds in plan.seconds.values())
     assert plan.describe(2).startswith("8 runs: 0 finished, 8 to do, about") and "with 2 at a time" in plan.describe(2)
@@ -76,20 +76,20 @@ def test_the_plan_says_how_long_it_takes(little_study, tmp_path):
 
 def test_finished_runs_of_an_arm_are_its_pace(little_study, tmp_path):
     first, second = study_runs(little_study("deit_nano", fractions=1, overrides={"steps": 1000}))
-    Run(Store(tmp_path).place(first.spec)).path.mkdir()
-    (Store(tmp_path).place(first.spec) / "summary.json").write_text(json.dumps({"seconds": 50.0, "steps": 1000}))
+    Run(Store(tmp_path).folder(first.spec)).path.mkdir()
+    (Store(tmp_path).folder(first.spec) / "summary.json").write_text(json.dumps({"seconds": 50.0, "steps": 1000}))
 
     def never(_):
-        raise AssertionError("a rehearsal, although the pace is known")
+        raise AssertionError("steps were timed, although the speed is known")
 
-    seconds = expected([first], [second], Store(tmp_path), never, 0)
+    seconds = estimate_time([first], [second], Store(tmp_path), never, 0)
     assert list(seconds) == [second.id] and 50 < seconds[second.id] < 53  # and the test pictures, and a second for the rest
 
 
 def test_the_baseline_is_expected_once_in_every_process(little_study, tmp_path):
     runs = study_runs(little_study("deit_nano,convit_nano,resnet_nano@stem=large", seeds=1, fractions=1))
-    without = expected([], runs, Store(tmp_path), lambda _: 0.1, 0)
-    with_two = expected([], runs, Store(tmp_path), lambda _: 0.1, 2)
+    without = estimate_time([], runs, Store(tmp_path), lambda _: 0.1, 0)
+    with_two = estimate_time([], runs, Store(tmp_path), lambda _: 0.1, 2)
     assert [with_two[run.id] > without[run.id] for run in runs] == [True, True, False]
 
 
@@ -105,12 +105,13 @@ def test_runs_wait_for_a_place_and_for_what_they_start_from(little_study):
 @pytest.mark.slow
 def test_two_processes_are_measured_together(little_study, tmp_path):
     runs = study_runs(little_study("deit_nano", seeds=2, fractions=1))
-    with WorkerPool(Settings(tmp_path, "cpu", jobs=2)) as crew:
-        plan = make_plan(runs, Store(tmp_path), device="cpu", crew=crew)
+    settings = ExecutionSettings(tmp_path, "cpu", baseline=False)
+    with WorkerPool(settings, 2) as pool:
+        plan = make_plan(runs, Store(tmp_path), pool.seconds_per_step, jobs=2)
         assert set(plan.seconds) == {run.id for run in runs} and "with 2 at a time" in plan.describe(2)
-        first = [worker.process.pid for worker in crew.workers]
+        first = [worker.process.pid for worker in pool.workers]
         assert len(set(first)) == 2
-        done = execute(runs, Settings(tmp_path, "cpu", jobs=2, baseline=False), Quiet(), crew)
+        done = execute(runs, pool, settings, StudyDisplay())
         assert {one.state for one in done.values()} == {"finished"}
-        assert [worker.process.pid for worker in crew.workers] == first  # the same ones do the runs
-    assert all(worker.process.poll() is not None for worker in crew.workers)
+        assert [worker.process.pid for worker in pool.workers] == first  # the same ones do the runs
+    assert all(worker.process.poll() is not None for worker in pool.workers)

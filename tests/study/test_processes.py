@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from softbias.runs.store import Store
 from softbias.study.compare import run_study
 from softbias.study.spec import write_study
-from softbias.study.store import Store
 
 from .small_studies import outcome
 

@@ -4,8 +4,8 @@ import pytest
 
 from softbias.study import progress
 from softbias.study.plan import study_runs
-from softbias.study.progress import Quiet
-from softbias.study.worker import Done
+from softbias.study.progress import StudyDisplay
+from softbias.study.task import RunResult
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def step(display, run, step):
 
 def test_the_time_left_follows_what_the_runs_really_take(little_study, clock):
     runs = study_runs(little_study("deit_nano,convit_nano", fractions=1))
-    display = Quiet()
+    display = StudyDisplay()
     display.begin(runs, runs, dict.fromkeys((run.id for run in runs), 10.0))
     display.at_once = 2
     assert display.left() is None
@@ -34,7 +34,7 @@ def test_the_time_left_follows_what_the_runs_really_take(little_study, clock):
     assert display.left() == pytest.approx(10 + 20)  # twice as long as was said, two at a time
     clock[0] += 10.0
     for run in runs[:2]:
-        display.done(run, Done(run.id, "finished", seconds=20.0))
+        display.done(run, RunResult(run.id, "finished", seconds=20.0))
     assert display.left() == pytest.approx(20)
     step(display, runs[2], 0)
     clock[0] += 10.0
@@ -46,14 +46,14 @@ def test_the_time_left_follows_what_the_runs_really_take(little_study, clock):
 
 def test_a_run_that_continues_is_counted_from_where_it_was_and_a_failed_one_not_at_all(little_study, clock):
     runs = study_runs(little_study("deit_nano", seeds=3, fractions=1))
-    display = Quiet()
+    display = StudyDisplay()
     display.begin(runs, runs, dict.fromkeys((run.id for run in runs), 10.0))
     step(display, runs[0], 90)
     clock[0] += 1.0
     step(display, runs[0], 100)
-    display.done(runs[0], Done(runs[0].id, "finished"))
+    display.done(runs[0], RunResult(runs[0].id, "finished"))
     assert display.left() == pytest.approx(20)
     step(display, runs[1], 0)
     clock[0] += 500.0
-    display.done(runs[1], Done(runs[1].id, "failed", "no"))
+    display.done(runs[1], RunResult(runs[1].id, "failed", "no"))
     assert display.left() == pytest.approx(10)

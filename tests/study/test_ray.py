@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from softbias.runs.run import Run
+from softbias.runs.store import Store
 from softbias.study.compare import run_study
 from softbias.study.plan import study_runs
-from softbias.study.progress import Quiet
-from softbias.study.ray import Watch, address_of
-from softbias.study.store import Store
+from softbias.study.progress import StudyDisplay
+from softbias.study.ray import MetricsWatch, address_of
 
 from .small_studies import outcome
 
@@ -44,9 +44,9 @@ def test_how_far_a_run_is_stands_in_its_folder(little_study, tmp_path):
     (run,) = study_runs(little_study("deit_nano", seeds=1, fractions=1, overrides={"steps": 70}))
     display, store = Lines(), Store(tmp_path)
     display.begin([run], [run], {run.id: 10.0})
-    watch = Watch(display, store)
+    watch = MetricsWatch(display, store)
     watch.look(run)  # its folder is not there yet
-    metrics = Run(store.place(run.spec)).metrics_path
+    metrics = Run(store.folder(run.spec)).metrics_path
     metrics.parent.mkdir()
     rows = [json.dumps({"step": 7 * epoch, "epoch": epoch, "epochs": 10, "loss": 1.0}) + "\n" for epoch in (1, 2, 3)]
     metrics.write_text("".join(rows[:2]) + rows[2][:9])
@@ -58,7 +58,7 @@ def test_how_far_a_run_is_stands_in_its_folder(little_study, tmp_path):
     assert display.part[run.id] == 0.3 and display.left() > 0
 
 
-class Lines(Quiet):
+class Lines(StudyDisplay):
     def __init__(self):
         super().__init__()
         self.messages, self.notes, self.events = [], [], []
@@ -112,7 +112,7 @@ def test_a_study_survives_the_loss_of_a_node(little_study, tmp_path, monkeypatch
         cluster.shutdown()
     assert len(killed) == 1 and not done.failed and len(done.frame) == 3
     assert any("was lost" in text and "continues from its checkpoint" in text for text in display.messages), display.messages
-    assert any(note.startswith("continuing at step") for note in display.notes)
+    assert any(note.kind == "run-continued" and note.values["step"] > 0 for note in display.notes)
     assert display.at_once in (1, 2) and {id for id, _ in display.events} == set(display.work)  # each was seen on its way
     assert any(0 < event["step"] < event["total"] == 300 for _, event in display.events)
     run_study(spec, tmp_path / "never", device="cpu", report=False, baseline=False)

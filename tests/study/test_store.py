@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from softbias.runs import store as store_module
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec, write_config
-from softbias.study import store as store_module
-from softbias.study.store import Claim, Store, is_whole
+from softbias.runs.store import Claim, Store, is_whole
 from softbias.training.recipe import Recipe
 
 SPEC = RunSpec("fashion", "deit_nano", Recipe())
@@ -38,7 +38,7 @@ def test_of_many_threads_and_processes_one_has_the_claim_at_a_time(tmp_path):
     """Every holder appends twice to a file; if two held the claim at once, their lines would mix."""
     code = """
 import sys, time
-from softbias.study.store import Store
+from softbias.runs.store import Store
 store, name, out = Store(sys.argv[1]), sys.argv[2], open(sys.argv[3], "a", buffering=1)
 done = 0
 while done < 15:
@@ -59,7 +59,7 @@ while done < 15:
 
 def test_the_claim_of_a_killed_process_is_taken_over(tmp_path):
     code = (
-        "import sys, os, signal; from softbias.study.store import Store; Store(sys.argv[1]).claim('a'); os.kill(os.getpid(), 9)"
+        "import sys, os, signal; from softbias.runs.store import Store; Store(sys.argv[1]).claim('a'); os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == -9
     store = Store(tmp_path)
@@ -111,7 +111,7 @@ def test_a_heart_beats_while_the_claim_is_held(tmp_path, monkeypatch):
 
 
 def test_a_run_is_finished_only_when_all_of_it_is_there(tmp_path):
-    store, folder = Store(tmp_path), Store(tmp_path).place(SPEC)
+    store, folder = Store(tmp_path), Store(tmp_path).folder(SPEC)
     assert store.state(SPEC) == "missing"
     finish(folder)
     assert store.state(SPEC) == "finished"
@@ -130,7 +130,7 @@ def test_a_run_is_finished_only_when_all_of_it_is_there(tmp_path):
 
 
 def test_a_config_that_was_cut_off_makes_the_run_begin_anew(tmp_path):
-    store, folder = Store(tmp_path), Store(tmp_path).place(SPEC)
+    store, folder = Store(tmp_path), Store(tmp_path).folder(SPEC)
     finish(folder)
     Run(folder).config_path.write_text("data: [fash")
     (folder / "summary.json").unlink()
@@ -142,5 +142,5 @@ def test_a_config_that_was_cut_off_makes_the_run_begin_anew(tmp_path):
 def test_a_failure_is_noted_with_its_traceback(tmp_path, error):
     store = Store(tmp_path)
     assert "no light" in store.fail(SPEC, error)
-    noted = json.loads((store.place(SPEC) / "failure.json").read_text())
+    noted = json.loads((store.folder(SPEC) / "failure.json").read_text())
     assert "no light" in noted["error"] and "no light" in noted["traceback"]

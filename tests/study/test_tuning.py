@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from softbias.runs.run import Run
-from softbias.study import worker
+from softbias.study import task as task_module
 from softbias.study.compare import run_study
-from softbias.study.execute import Settings
-from softbias.study.progress import Quiet
+from softbias.study.execute import ExecutionSettings, ThisProcess
+from softbias.study.progress import StudyDisplay
 from softbias.study.tuning import VALIDATION, tune
 
 
@@ -39,8 +39,10 @@ def test_every_arm_has_as_many_trials_none_sees_the_test_pictures_and_the_choice
         recipe = Run(Path(run)).spec.recipe
         assert recipe.lr == best["lr"] and recipe.val_fraction == spec.recipe.val_fraction
     before = {file: file.stat().st_mtime_ns for file in trials}
-    settings = Settings(tmp_path / "runs", "cpu", baseline=False)
-    tune(spec, tmp_path, settings, Quiet())  # asked again, it proposes the same trials and finds them done
+    settings = ExecutionSettings(tmp_path / "runs", "cpu", baseline=False)
+    tune(
+        spec, tmp_path, ThisProcess("cpu"), settings, StudyDisplay()
+    )  # asked again, it proposes the same trials and finds them done
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "trials").glob("*/summary.json")} == before
 
 
@@ -51,8 +53,8 @@ def test_trials_and_study_share_their_pretrainings(little_study, tmp_path, monke
     short = {"steps": 2, "batch_size": 8}
     recipes = [replace(arm.pretrain, recipe=arm.pretrain.recipe.with_overrides(short)) for arm in spec.arms]
     spec = replace(spec, arms=tuple(replace(arm, pretrain=before) for arm, before in zip(spec.arms, recipes, strict=True)))
-    trained, real = [], worker.train_run
-    monkeypatch.setattr(worker, "train_run", lambda task, *rest: trained.append(task) or real(task, *rest))
+    trained, real = [], task_module.train_run
+    monkeypatch.setattr(task_module, "train_run", lambda task, *rest: trained.append(task) or real(task, *rest))
     done = run_study(spec, tmp_path / "s", device="cpu", report=False, baseline=False)
     assert not done.failed
     assert [task.spec.seed for task in trained if task.spec.recipe.objective == "rotation"] == [0, 1]  # one per seed, no more
@@ -64,7 +66,7 @@ def test_trials_and_study_share_their_pretrainings(little_study, tmp_path, monke
 
 def test_a_pretraining_that_fails_ends_the_search_with_the_reason(little_study, tmp_path, monkeypatch):
     pytest.importorskip("optuna")
-    monkeypatch.setattr(worker, "train_run", lambda *_: 1 / 0)
+    monkeypatch.setattr(task_module, "train_run", lambda *_: 1 / 0)
     with pytest.raises(ValueError, match=r"arvit_nano pre-training · 100 % · seed 0 failed, .* softbias runs .* says why"):
         run_study(little_study("arvit_nano@pretrain=arvit-pretrain", tune=2), tmp_path, device="cpu", report=False)
 

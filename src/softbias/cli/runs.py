@@ -19,7 +19,7 @@ from softbias.runs.automatic import count
 
 if TYPE_CHECKING:
     from softbias.runs.spec import RunSpec
-    from softbias.study.store import Store
+    from softbias.runs.store import Store
 
 WIDE = 1000  # columns of a file or pipe: one line per run
 State = Literal["finished", "running", "stopped", "failed"]
@@ -94,8 +94,9 @@ def wanted(row: dict[str, Any], **filters: str | None) -> bool:
 def all_rows(places: Sequence[Path]) -> list[dict[str, Any]]:
     """A row per run, finished or not; its error is that of its last failure."""
     from softbias.runs.run import Run
-    from softbias.study.frame import derived_arms, read_json, read_plan, read_row
-    from softbias.study.store import FAILURE, Store
+    from softbias.runs.store import FAILURE, Store
+    from softbias.study.frame import derived_arms, read_json, read_row
+    from softbias.study.plan import read_plan
 
     found: dict[Path, dict[str, Any]] = {}
     loose: dict[str, RunSpec] = {}
@@ -129,8 +130,8 @@ def all_rows(places: Sequence[Path]) -> list[dict[str, Any]]:
 
 def run_places(places: Sequence[Path]) -> Iterator[tuple[Path, Store, Path]]:
     """(where it was found, its store, its folder) of every run directory."""
+    from softbias.runs.store import Store
     from softbias.study.frame import store_of
-    from softbias.study.store import Store
 
     given = list(places)
     if not given:
@@ -253,7 +254,7 @@ def delete(
 
 
 def remove(rows: Sequence[dict[str, Any]]) -> int:
-    from softbias.study.store import Store
+    from softbias.runs.store import Store
 
     kept = 0
     for row in rows:

@@ -74,15 +74,15 @@ def run(spec: StudySpec, options: ExecutionOptions, perform: Callable[..., Outco
 
     The exit status is 1 where a run, or the report, failed.
     """
-    from softbias.study import progress
     from softbias.study.compare import run_study
     from softbias.study.execute import StudyStoppedError
+    from softbias.study.progress import choose_display
 
     if options.jobs < 0:
         raise SoftbiasError(f"--jobs takes the number of processes, 0 for none but this one, but got {options.jobs}")
     if options.on and options.jobs:
         raise SoftbiasError(f"--on {options.on} runs as many at a time as the cluster has room for; leave out --jobs")
-    display = progress.choose(quiet=options.quiet, json=options.json)
+    display = choose_display(quiet=options.quiet, json=options.json)
     try:
         done = (perform or run_study)(
             spec, options.out, jobs=options.jobs, on=options.on, device=options.device, dry_run=options.dry_run,
@@ -125,7 +125,7 @@ def show_plan(done: Outcome) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from softbias.study.progress import duration
+    from softbias.pages.format import estimated_duration
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("arm", "data"):
@@ -138,6 +138,13 @@ def show_plan(done: Outcome) -> None:
         steps = sorted({run.spec.recipe.steps for run in runs if run.spec.recipe.steps})
         todo = [run.id for run in runs if run.id in missing]
         seconds = sum(done.plan.seconds.get(id, 0.0) for id in todo)
-        cells = (arm, data, len(runs), len(todo), "–".join(map(str, steps)) or "by epochs", duration(seconds) if todo else "")
+        cells = (
+            arm,
+            data,
+            len(runs),
+            len(todo),
+            "–".join(map(str, steps)) or "by epochs",
+            estimated_duration(seconds) if todo else "",
+        )
         table.add_row(*map(str, cells))
     Console(width=None if sys.stdout.isatty() else max(80, int(environment.variable("COLUMNS") or 120))).print(table)

@@ -230,11 +230,15 @@ def reachable(ask: Request, url: str) -> bool:
     return not reason
 
 
+class MissingDataError(SoftbiasError):
+    """A named data set is neither on this machine nor could it be fetched."""
+
+
 def missing(ask: Request, *ways: str) -> NoReturn:
     """The error that says what to put where."""
     listed = "; or ".join(ways)
     tried = f" ({'; '.join(ask.tried)})" if ask.tried else ""
-    raise SoftbiasError(
+    raise MissingDataError(
         f"{ask.name} is not in {ask.root}{tried}. Put there: {listed}. "
         "Or name the folder that has them by --data-dir or the environment variable SOFTBIAS_DATA"
     )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softbias.errors import SoftbiasError, unknown_name
+from softbias.errors import FewTokensWarning, SoftbiasError, unknown_name
 from softbias.models.presets import FEW_PATCHES
 from softbias.models.spec import pair, suitable_patch
 
@@ -39,6 +39,7 @@ def create_timm(name: str, *, device: Any = None, dtype: torch.dtype | None = No
         warnings.warn(
             f"timm:{name} at {options['img_size']} px leaves only {grid[0] * grid[1]} tokens to attend to; "
             f"patch_size={suitable_patch(pair('img_size', options['img_size']))} is a better choice",
+            FewTokensWarning,
             stacklevel=3,
         )
     model.name = f"timm:{name}"

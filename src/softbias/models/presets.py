@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from softbias.errors import SoftbiasError, unknown_name
+from softbias.errors import FewTokensWarning, SoftbiasError, unknown_name
 from softbias.models.spec import Layer, ModelSpec, ResNetSpec, Spec, check_fields, pair, suitable_patch
 
 FEW_PATCHES = 16
@@ -226,5 +226,6 @@ def warn_of_few_patches(spec: Spec) -> None:
         warnings.warn(
             f"an image of {spec.img_size[0]} × {spec.img_size[1]} in patches of {spec.patch_size[0]} × {spec.patch_size[1]} "
             f"leaves only {patches} tokens to attend to; patch_size={better} is a better choice",
+            FewTokensWarning,
             stacklevel=3,
         )

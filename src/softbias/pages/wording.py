@@ -9,6 +9,8 @@ from softbias.notes import Note
 
 WORDING: dict[str, Callable[..., str]] = {
     "text": lambda text: str(text),
+    "run-continued": lambda step, total: f"it continued at step {step} of {total}",
+    "run-began-again": lambda reason: f"it began again, because {reason}",
 }
 
 

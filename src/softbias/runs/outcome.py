@@ -118,7 +118,7 @@ def peak_memory(device: str) -> int:
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     status = Path("/proc/self/status")
-    if status.is_file():  # where it can be set back between two runs of one process, see study.worker
+    if status.is_file():  # where it can be set back between two runs of one process, see study.task
         lines = (line.split() for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         for _, kilobytes, *_ in lines:
             return 1024 * int(kilobytes)

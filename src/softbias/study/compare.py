@@ -6,7 +6,6 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from softbias import environment
 from softbias.errors import SoftbiasError
 from softbias.runs import automatic
-from softbias.study import progress
+from softbias.runs.store import Store
 from softbias.study.arms import Arm, arms_from, read_recipe
-from softbias.study.execute import Settings, StudyStoppedError, execute
+from softbias.study.estimate import StudyPlan, make_plan
+from softbias.study.execute import ExecutionSettings, Executor, StudyStoppedError, ThisProcess, execute
 from softbias.study.frame import place_of_runs, runs_frame
-from softbias.study.plan import Plan, make_plan, study_runs, write_plan
-from softbias.study.processes import WorkerPool
-from softbias.study.ray import address_of, import_ray
+from softbias.study.plan import load_once, study_runs, write_plan
+from softbias.study.progress import StudyDisplay, choose_display
+from softbias.study.ray import RayCluster, address_of, import_ray
 from softbias.study.spec import StudySpec, extended, parse_seeds, read_study, write_study
-from softbias.study.store import Store
 from softbias.study.tuning import import_optuna
 from softbias.study.tuning import tune as search
-from softbias.study.worker import load_once
+from softbias.study.workers import WorkerPool
 from softbias.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class Outcome:
     """What became of a study: its folder, its table, what failed (label, reason), and the page about it."""
 
     path: Path
-    plan: Plan
+    plan: StudyPlan
     frame: pandas.DataFrame
     failed: tuple[tuple[str, str], ...] = ()
     report: Path | None = None
@@ -54,7 +53,7 @@ def run_study(
     baseline: bool = True,
     checkpoints: bool = False,
     report: bool = True,
-    display: progress.Quiet | None = None,
+    display: StudyDisplay | None = None,
 ) -> Outcome:
     """Do what is missing of a study, and write its report.
 
@@ -62,10 +61,10 @@ def run_study(
     jobs     processes at a time; 0: in this process
     on       "ray" or "ray://HOST:PORT": on a Ray cluster that shares the study's folder
     """
-    display = display or progress.Quiet()
+    display = display or StudyDisplay()
     out = Path(out) if out else Path("studies") / spec.name
     store = Store(place_of_runs(spec, out))
-    settings = Settings(store.path, device, jobs, on, baseline, checkpoints=checkpoints)
+    settings = ExecutionSettings(store.path, device, baseline, checkpoints=checkpoints)
     if on is not None:  # what is missing is said before anything is written
         address_of(on)
         import_ray()
@@ -75,16 +74,16 @@ def run_study(
         display.message(note)
     if spec.tune and dry_run:
         display.message(f"the {spec.tune} trials of every arm come first, each as long as a run on all of its data")
-    with WorkerPool(settings) if jobs else nullcontext() as crew:
+    with executor_for(settings, jobs, on) as executor:
         chosen = {}
         if spec.tune and not dry_run:
             write_study(spec, out)
-            chosen = search(spec, out, settings, display, crew)
+            chosen = search(spec, out, executor, settings, display)
         runs = study_runs(spec, chosen)
         plan = make_plan(
-            runs, store, device=device, threads=1 if jobs else None, baseline=baseline, crew=crew, say=display.message
+            runs, store, executor.seconds_per_step, jobs=executor.jobs or 1, baseline=baseline, message=display.message
         )
-        display.message(plan.describe(None if on else jobs or 1))
+        display.message(plan.describe(executor.jobs))
         if dry_run:
             return Outcome(out, plan, runs_frame(out) if out.is_dir() else runs_frame([]))
         write_study(spec, out)
@@ -93,7 +92,7 @@ def run_study(
         if plan.missing:
             display.begin(plan.runs, plan.missing, plan.seconds)
             try:
-                results = execute(plan.missing, settings, display, crew)
+                results = execute(plan.missing, executor, settings, display)
             finally:
                 display.stop()
             labels = {run.id: run.label for run in runs}
@@ -103,7 +102,14 @@ def run_study(
     return Outcome(out, plan, frame, tuple(failed), page)
 
 
-def make_report(out: Path, display: progress.Quiet) -> Path | None:
+def executor_for(settings: ExecutionSettings, jobs: int, on: str | None) -> Executor:
+    """Ray where `on` names a cluster, else `jobs` worker processes, else this process."""
+    if on is not None:
+        return RayCluster(on, settings)
+    return WorkerPool(settings, jobs) if jobs else ThisProcess(settings.device)
+
+
+def make_report(out: Path, display: StudyDisplay) -> Path | None:
     """The page about the study; the runs are what took long, so an error here must not hide them."""
     try:
         from softbias.study.report import write_report
@@ -149,7 +155,7 @@ def compare(
         data, arms_from(models), fractions=fractions, seeds=seeds, recipe=recipe, budget=budget, tune=tune, name=name,
         out=out, store=store, data_options=data_options, device=device, overrides=overrides,
     )  # fmt: skip
-    display = progress.choose(quiet=quiet)
+    display = choose_display(quiet=quiet)
     done = run_study(spec, out, jobs=jobs, on=on, device=device, report=report, display=display)
     if done.failed:
         lines = "; ".join(f"{label}: {error}" for label, error in done.failed)

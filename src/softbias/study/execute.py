@@ -1,29 +1,32 @@
-"""Doing the runs of a study: in this process, or in several of this machine. One that fails does not stop the others."""
+"""Doing the runs of a study: which run is next, and an executor that does them. A run that fails does not stop the others.
+
+An executor does runs in this process (`ThisProcess`), in several processes of this machine (`workers.WorkerPool`), or on a
+Ray cluster (`ray.RayCluster`).
+"""
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, Self
 
-from softbias.study.progress import OfRun, Quiet
-from softbias.study.spec import PlannedRun, in_order
-from softbias.study.worker import Done, Task, perform
+from softbias.study.estimate import time_steps
+from softbias.study.plan import PlannedRun, in_order
+from softbias.study.progress import StudyDisplay
+from softbias.study.task import EventDisplay, RunResult, RunTask, perform
 from softbias.training.signals import handled
 
-if TYPE_CHECKING:
-    from softbias.study.processes import WorkerPool
-
-ATTEMPTS = 3  # for a run whose process dies under it
-POLL = 1.0  # seconds between two looks at a run that somebody else is doing
+ATTEMPTS = 3  # for a run whose process dies
+POLL = 1.0  # seconds between two looks at a run that another process works on
 
 
 class StudyStoppedError(KeyboardInterrupt):
-    """Asked to stop (Ctrl-C, SIGTERM); what is finished stays, and what was under way continues next time."""
+    """The study was asked to stop (Ctrl-C, SIGTERM). Finished runs stay, and runs under way continue next time."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by signal {number}")
@@ -31,44 +34,41 @@ class StudyStoppedError(KeyboardInterrupt):
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How runs are done, which does not change what comes of them.
+class ExecutionSettings:
+    """Settings that do not change the result of a run.
 
-    jobs     processes at a time; 0: in this process
-    on       None: this machine; "ray" or "ray://…": a Ray cluster
+    test          False: the runs do not see the test images
+    checkpoints   whether the checkpoints of finished runs stay
     """
 
     store: Path
     device: str = "auto"
-    jobs: int = 0
-    on: str | None = None
     baseline: bool = True
     test: bool = True
     checkpoints: bool = False
 
-    def task(self, run: PlannedRun, threads: int | None = None) -> Task:
-        return Task(
-            run.spec, str(self.store.absolute()), self.device, self.baseline, self.test, self.checkpoints, threads
-        )  # fmt: skip
+    def task(self, run: PlannedRun, threads: int | None = None) -> RunTask:
+        store = str(self.store.absolute())
+        return RunTask(run.spec, store, self.device, self.baseline, self.test, self.checkpoints, threads)
 
 
-class Schedule:
-    """Which run is next. Safe to be asked by several threads."""
+class RunQueue:
+    """Which run is next. Several threads may ask."""
 
-    def __init__(self, runs: Sequence[PlannedRun], display: Quiet) -> None:
+    def __init__(self, runs: Sequence[PlannedRun], settings: ExecutionSettings, display: StudyDisplay) -> None:
         self.waiting = in_order(runs)
         self.planned = {run.id for run in runs}
-        self.display = display
+        self.settings, self.display = settings, display
         self.under_way: set[str] = set()
         self.begun: set[str] = set()
-        self.results: dict[str, Done] = {}
+        self.results: dict[str, RunResult] = {}
         self.attempts: dict[str, int] = {}
-        self.later: dict[str, float] = {}
+        self.not_before: dict[str, float] = {}
         self.stopping = False
         self.change = threading.Condition()
 
     def next(self) -> PlannedRun | None:
-        """A run whose needs are met; waits for one, and returns None when there is no more to come."""
+        """A run whose needs are met; this waits for one, and returns None when no run is left."""
         with self.change:
             while not self.stopping:
                 run = self.next_now()
@@ -80,13 +80,13 @@ class Schedule:
     def next_now(self) -> PlannedRun | None:
         """The same without waiting."""
         with self.change:
-            self.give_up_hopeless()
+            self.fail_hopeless()
             for run in [] if self.stopping else self.waiting:
                 free = run.needs is None or run.needs not in self.planned or self.succeeded(run.needs)
-                if free and self.later.get(run.id, 0.0) <= time.monotonic():
+                if free and self.not_before.get(run.id, 0.0) <= time.monotonic():
                     self.waiting.remove(run)
                     self.under_way.add(run.id)
-                    if run.id not in self.begun:  # one that another study is doing is looked at again and again
+                    if run.id not in self.begun:  # a run that another study works on is taken up again and again
                         self.begun.add(run.id)
                         self.display.start(run)
                     return run
@@ -95,38 +95,38 @@ class Schedule:
     def succeeded(self, id: str) -> bool:
         return id in self.results and self.results[id].state == "finished"
 
-    def give_up_hopeless(self) -> None:
-        """Runs that start from one that failed."""
+    def fail_hopeless(self) -> None:
+        """Runs that start from a failed one fail, too."""
         for run in list(self.waiting):
             before = self.results.get(run.needs or "")
             if before is not None and before.state == "failed":
                 self.waiting.remove(run)
-                self.finish(run, Done(run.id, "failed", f"it starts from run {run.needs}, which failed"))
+                self.finish(run, RunResult(run.id, "failed", f"it starts from run {run.needs}, which failed"))
 
-    def finish(self, run: PlannedRun, done: Done) -> None:
-        self.results[run.id] = done
-        self.display.done(run, done)
+    def finish(self, run: PlannedRun, result: RunResult) -> None:
+        self.results[run.id] = result
+        self.display.done(run, result)
 
-    def report(self, run: PlannedRun, done: Done) -> None:
+    def report(self, run: PlannedRun, result: RunResult) -> None:
         with self.change:
             self.under_way.discard(run.id)
-            if done.state == "busy":  # somebody else does it: look again after the others
-                self.later[run.id] = time.monotonic() + POLL
+            if result.state == "busy":  # another process works on it: look again after the others
+                self.not_before[run.id] = time.monotonic() + POLL
                 self.waiting.append(run)
-            elif done.state == "lost":
+            elif result.state == "lost":
                 self.attempts[run.id] = self.attempts.get(run.id, 0) + 1
                 if self.stopping:
-                    self.results[run.id] = replace(done, state="stopped")
+                    self.results[run.id] = replace(result, state="stopped")
                 elif self.attempts[run.id] < ATTEMPTS:
-                    self.display.message(f"{run.label}: {done.error}; it continues from its checkpoint")
+                    self.display.message(f"{run.label}: {result.error}; it continues from its checkpoint")
                     self.waiting.insert(0, run)
                 else:
-                    self.finish(run, replace(done, state="failed", error=f"{done.error}, {ATTEMPTS} times"))
-            elif done.state == "stopped":
+                    self.finish(run, replace(result, state="failed", error=f"{result.error}, {ATTEMPTS} times"))
+            elif result.state == "stopped":
                 self.stopping = True
-                self.results[run.id] = done
+                self.results[run.id] = result
             else:
-                self.finish(run, done)
+                self.finish(run, result)
             self.change.notify_all()
 
     def stop(self) -> None:
@@ -135,31 +135,52 @@ class Schedule:
             self.change.notify_all()
 
 
-def execute(runs: Sequence[PlannedRun], settings: Settings, display: Quiet, crew: WorkerPool | None = None) -> dict[str, Done]:
-    """Do the runs, with processes that are there already or with new ones; what became of each, by id."""
-    schedule = Schedule(runs, display)
-    if settings.on is not None:
-        from softbias.study.ray import on_ray
+class Executor(Protocol):
+    """jobs: the number of runs at a time; None where it is unknown until the runs begin."""
 
-        return on_ray(schedule, settings)
-    if settings.jobs:
-        from softbias.study.processes import WorkerPool, in_processes
-
-        with nullcontext(crew) if crew else WorkerPool(settings) as those:
-            return in_processes(schedule, those, settings, display)
-    return in_this_process(schedule, settings, display)
+    @property
+    def jobs(self) -> int | None: ...
+    def run(self, queue: RunQueue) -> None: ...
+    def seconds_per_step(self, run: PlannedRun, at_once: int) -> float: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
-def in_this_process(schedule: Schedule, settings: Settings, display: Quiet) -> dict[str, Done]:
-    with asked_to_stop() as asked:
-        while (run := schedule.next()) is not None:
-            done = perform(settings.task(run), OfRun(display, run))
-            schedule.report(run, done)
-            if done.state == "stopped":
-                raise StudyStoppedError(done.signal)
-            if asked:
-                raise StudyStoppedError(asked[0])
-    return schedule.results
+def execute(
+    runs: Sequence[PlannedRun], executor: Executor, settings: ExecutionSettings, display: StudyDisplay
+) -> dict[str, RunResult]:
+    """Do the runs; their results by id."""
+    queue = RunQueue(runs, settings, display)
+    executor.run(queue)
+    return queue.results
+
+
+class ThisProcess:
+    """Does the runs one after another, in this process."""
+
+    jobs = 1
+
+    def __init__(self, device: str = "auto") -> None:
+        self.device = device
+
+    def run(self, queue: RunQueue) -> None:
+        with asked_to_stop() as asked:
+            while (run := queue.next()) is not None:
+                display = EventDisplay(functools.partial(queue.display.event, run))
+                result = perform(queue.settings.task(run), display)
+                queue.report(run, result)
+                if result.state == "stopped":
+                    raise StudyStoppedError(result.signal)
+                if asked:
+                    raise StudyStoppedError(asked[0])
+
+    def seconds_per_step(self, run: PlannedRun, at_once: int) -> float:
+        return time_steps(run.spec, self.device, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from softbias.errors import SoftbiasError
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec, non_default
-from softbias.study.spec import PlannedRun, StudySpec, read_study
+from softbias.study.plan import PlannedRun, read_plan
+from softbias.study.spec import StudySpec, read_study
 
 if TYPE_CHECKING:
     import pandas
@@ -21,7 +22,6 @@ COLUMNS = (
     "top5", "balanced_accuracy", "macro_f1", "baseline_accuracy", "parameters", "macs", "steps", "epochs", "images_per_second",
     "seconds", "peak_memory", "hardware", "finished",
 )  # fmt: skip
-PLAN = "plan.json"  # of a study: run id -> arm, so that the table needs neither the pictures nor the models
 
 
 def runs_frame(places: str | Path | Iterable[str | Path], specs: Sequence[PlannedRun] | None = None) -> pandas.DataFrame:
@@ -64,12 +64,6 @@ def planned_arms(places: Sequence[Path], specs: Sequence[PlannedRun] | None) -> 
     if specs is not None:
         return [run.arm for run in specs]
     return [row["arm"] for place in places for row in (read_plan(place) or {}).values()]
-
-
-def read_plan(place: Path) -> dict[str, dict[str, Any]] | None:
-    """Run id -> arm, data, fraction, seed, of a study that was planned."""
-    file = place / PLAN
-    return json.loads(file.read_text(encoding="utf-8"))["runs"] if file.is_file() else None
 
 
 def place_of_runs(study: StudySpec, place: Path) -> Path:

@@ -1,46 +1,71 @@
-"""From a study's spec to its runs, with the same budget for all, and how long they will take."""
+"""From a study's spec to its runs, each with the same budget.
+
+A study keeps plan.json: the id of every run with its arm. A reader of the study then needs neither the images nor the models.
+"""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from softbias.errors import SoftbiasError
+from softbias.errors import SoftbiasError, in_one_line
 from softbias.files import write_text
-from softbias.runs.run import Run
+from softbias.pages.format import share
 from softbias.runs.spec import SAME_STORE, RunSpec
+from softbias.schema import from_plain
 from softbias.study.arms import Arm, read_recipe
-from softbias.study.frame import PLAN
-from softbias.study.progress import duration
-from softbias.study.rehearsal import rehearse, seconds_of
-from softbias.study.spec import PlannedRun, StudySpec, makespan
-from softbias.study.store import Store
-from softbias.study.worker import load_once
+from softbias.study.spec import StudySpec
 from softbias.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from softbias.data.dataset import Dataset
-    from softbias.study.processes import WorkerPool
 
+DATASETS = 2  # sets that a process keeps in memory
+MOST_RUNS = 100_000  # of one study; more of them are a typing error
+PLAN_FILE = "plan.json"
 Chosen = Mapping[tuple[str, str], Mapping[str, Any]]  # (data, arm) -> fields of the recipe that tuning chose
 
 
-def study_runs(spec: StudySpec, chosen: Chosen | None = None) -> list[PlannedRun]:
-    """Every run of a study, those that others start from first; reads the pictures, for their number.
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a study: its arm, what defines it, and the id of the run that it starts from."""
 
-    A pre-training that several runs ask for is planned once.
+    arm: str
+    spec: RunSpec
+    needs: str | None = None
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+    @property
+    def label(self) -> str:
+        """The name of the run in messages: data, arm, share of the data, seed."""
+        return " · ".join([self.spec.data, self.arm, share(self.spec.train_fraction), f"seed {self.spec.seed}"])
+
+
+def study_runs(spec: StudySpec, chosen: Chosen | None = None) -> list[PlannedRun]:
+    """Every run of a study; runs that others start from come first, and one that several need is planned once.
+
+    This reads the data sets, because the budget depends on their size.
     """
+    count = len(spec.data) * len(spec.arms) * len(spec.fractions) * len(spec.seeds)
+    if count > MOST_RUNS:
+        raise SoftbiasError(
+            f"{len(spec.data)} sets × {len(spec.arms)} arms × {len(spec.fractions)} fractions × {len(spec.seeds)} seeds are "
+            f"{count:,} runs, and a study has at most {MOST_RUNS:,}"
+        )
     runs: dict[str, PlannedRun] = {}
     for data in spec.data:
         reference = None
         for arm in spec.arms:
             options = {**spec.data_options, **arm.data_options}
-            pictures = load_once(data, options)
-            macs = arm_macs(arm, pictures) if arm.source is None else None
+            images = load_once(data, options)
+            macs = arm_macs(arm, images) if arm.source is None else None
             reference = reference or macs
             recipe = read_recipe(arm.recipe, spec.recipe).with_overrides((chosen or {}).get((data, arm.name), {}))
             ratio = flops_ratio(spec, arm, reference, macs)
@@ -51,7 +76,7 @@ def study_runs(spec: StudySpec, chosen: Chosen | None = None) -> list[PlannedRun
                         model_options=dict(arm.model_options), pretrained=arm.pretrained, weights=arm.weights,
                         source=arm.source, finetune=arm.finetune or ("full" if arm.source or arm.pretrain else None),
                     )  # fmt: skip
-                    own = replace(own, recipe=with_budget(spec, arm, own, pictures, ratio))
+                    own = replace(own, recipe=with_budget(spec, arm, own, images, ratio))
                     needs = pretraining(arm, own) if arm.pretrain else None
                     if needs:
                         runs.setdefault(needs.id, needs)
@@ -89,11 +114,11 @@ def flops_ratio(spec: StudySpec, arm: Arm, reference: int | None, macs: int | No
     return reference / macs
 
 
-def with_budget(spec: StudySpec, arm: Arm, own: RunSpec, pictures: Dataset, ratio: float) -> Recipe:
+def with_budget(spec: StudySpec, arm: Arm, own: RunSpec, images: Dataset, ratio: float) -> Recipe:
     """The run's recipe with its number of steps.
 
-    Of equal steps a run on all the data decides how many; a smaller part is seen more often instead, as in ConViT's study
-    of sample efficiency. The warm-up takes as many steps as there.
+    With equal steps, a run on all the data decides the number. A smaller part is then seen more often, as in ConViT's study of
+    sample efficiency. The warm-up has the same number of steps, too.
     """
     recipe = own.recipe
     if spec.budget == "epochs":
@@ -102,131 +127,94 @@ def with_budget(spec: StudySpec, arm: Arm, own: RunSpec, pictures: Dataset, rati
     whole = replace(
         own, train_fraction=1.0, recipe=recipe if own_length else replace(spec.recipe, val_fraction=recipe.val_fraction)
     )
-    per_epoch = steps_per_epoch(whole, pictures)
+    per_epoch = steps_per_epoch(whole, images)
     steps = whole.recipe.steps or max(1, round(whole.recipe.epochs * per_epoch))
     steps = max(1, round(steps * ratio))
     warmup = min(round(whole.recipe.warmup_epochs * per_epoch * ratio), steps // 10)
-    return replace(recipe, steps=steps, warmup_epochs=round(warmup / steps_per_epoch(own, pictures), 6))
+    return replace(recipe, steps=steps, warmup_epochs=round(warmup / steps_per_epoch(own, images), 6))
 
 
-def steps_per_epoch(run: RunSpec, pictures: Dataset) -> int:
+def steps_per_epoch(run: RunSpec, images: Dataset) -> int:
     from softbias.runs.prepare import split_up
 
-    count = len(split_up(pictures, run).train)
+    count = len(split_up(images, run).train)
     return max(1, count // min(run.recipe.batch_size, count))
 
 
-def arm_macs(arm: Arm, pictures: Dataset) -> int:
-    """Multiply-accumulates of the arm's model for one picture. A model that cannot be built is refused here, by name."""
+def arm_macs(arm: Arm, images: Dataset) -> int:
+    """Multiply-accumulates of the arm's model for one image. An arm that cannot be built is refused here, by its name."""
     import torch
 
     from softbias.models import create_model
     from softbias.models.cost import count_macs
 
     try:
-        device = None if ":" in arm.model else "meta"  # other people's models may need real tensors
+        device = None if ":" in arm.model else "meta"  # models of other libraries may need real tensors
         with torch.random.fork_rng(devices=[]):
             model = create_model(
-                arm.model, num_classes=len(pictures.class_names), img_size=pictures.img_size, device=device,
-                **arm.model_options,
-            )  # fmt: skip
-        return count_macs(model, 3, *pictures.img_size)
-    except (ValueError, TypeError) as error:
+                arm.model, num_classes=len(images.class_names), img_size=images.img_size, device=device, **arm.model_options
+            )
+        return count_macs(model, 3, *images.img_size)
+    except SoftbiasError as error:
         raise SoftbiasError(f"the arm {arm.name}: {error}") from error
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What there is to do.
-
-    seconds    expected for each missing run, by id; empty where nothing was measured
-    """
-
-    runs: tuple[PlannedRun, ...]
-    missing: tuple[PlannedRun, ...]
-    states: Mapping[str, str]
-    seconds: Mapping[str, float]
-
-    def describe(self, jobs: int | None) -> str:
-        """One line: how many runs, and how long they will take; jobs=None: nobody knows how many at a time."""
-        count = len(self.runs)
-        text = f"{count} run{'s' * (count != 1)}: {count - len(self.missing)} finished, {len(self.missing)} to do"
-        stopped = sum(self.states[run.id] == "stopped" for run in self.missing)
-        running = sum(self.states[run.id] == "running" for run in self.missing)
-        text += f" ({stopped} of them begun)" if stopped else ""
-        text += f" ({running} of them being done by another process)" if running else ""
-        if self.seconds:
-            text += f", about {duration(makespan(self.missing, self.seconds, jobs or 1))}"
-            text += " one after another" if jobs is None else f" with {jobs} at a time" if jobs > 1 else ""
-        return text
+def in_order(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
+    """Each run after the run that it needs, and otherwise in the given order."""
+    waiting, placed, ordered = list(runs), set(), []
+    known = {run.id for run in waiting}
+    while waiting:
+        ready = [run for run in waiting if run.needs is None or run.needs in placed or run.needs not in known]
+        if not ready:
+            raise SoftbiasError(f"runs need each other in a circle: {', '.join(run.label for run in waiting)}")
+        ordered += ready
+        placed |= {run.id for run in ready}
+        waiting = [run for run in waiting if run.id not in placed]
+    return ordered
 
 
-def make_plan(
-    runs: Sequence[PlannedRun],
-    store: Store,
-    *,
-    device: str = "auto",
-    threads: int | None = None,
-    baseline: bool = True,
-    crew: WorkerPool | None = None,
-    say: Callable[[str], None] = lambda text: None,
-) -> Plan:
-    """What is finished, what is missing, and how long that takes, in the processes that will do it.
-
-    say   is told before steps are rehearsed, which may take a while
-    """
-    states = {run.id: store.state(run.spec) for run in runs}
-    missing = [run for run in runs if states[run.id] != "finished"]
-    at_once = min(len(crew.workers), len(missing)) if crew else 1
-
-    def pace(run: PlannedRun) -> float:
-        return crew.rehearse(run, at_once) if crew and at_once > 1 else rehearse(run.spec, device, threads)
-
-    finished = [run for run in runs if states[run.id] == "finished"]
-    seconds = expected(finished, missing, store, pace, at_once if baseline else 0, say)
-    return Plan(tuple(runs), tuple(missing), states, seconds)
+def load_once(data: str, options: Mapping[str, Any]) -> Dataset:
+    """A data set; the process keeps it in memory for its next runs."""
+    return _load(data, json.dumps(dict(options), sort_keys=True, default=str))
 
 
-def expected(
-    finished: Sequence[PlannedRun],
-    missing: Sequence[PlannedRun],
-    store: Store,
-    rehearsed: Callable[[PlannedRun], float],
-    baselines: int,
-    say: Callable[[str], None] = lambda text: None,
-) -> dict[str, float]:
-    """Seconds of every missing run, at the pace of finished runs of its arm, else at that of a rehearsal.
+@lru_cache(maxsize=DATASETS)
+def _load(data: str, options: str) -> Dataset:
+    from softbias.data import load_dataset
 
-    baselines   how often the regression on pixels is made for a split: once in every process
-    """
-    pace: dict[tuple[str, str], float] = {}  # (arm, data) -> seconds per step
-    for run in finished:
-        summary = Run(store.place(run.spec)).summary()
-        pace[run.arm, run.spec.data] = summary["seconds"] / summary["steps"]
-    if any((run.arm, run.spec.data) not in pace for run in missing):
-        say("a few steps of every arm come first, to say how long it will take")
-    for run in sorted(missing, key=lambda run: -run.spec.train_fraction):  # few pictures allow few steps of a rehearsal
-        key = run.arm, run.spec.data
-        if key not in pace:
-            pace[key] = rehearsed(run)
-    made: Counter[Any] = Counter()
-    found = {}
-    for run in missing:
-        spec = run.spec
-        split = spec.data, spec.train_fraction, spec.seed
-        made[split] += 1
-        pictures = load_once(spec.data, spec.data_options)
-        found[run.id] = seconds_of(spec, pictures, pace[run.arm, spec.data], baseline=made[split] <= baselines)
-    return found
+    return load_dataset(data, **json.loads(options))
+
+
+class PlanRow(TypedDict):
+    """What plan.json says about a run."""
+
+    arm: str
+    data: str
+    train_fraction: float
+    seed: int
+    steps: int | None
+    needs: str | None
+    run: str
 
 
 def write_plan(runs: Sequence[PlannedRun], out: Path) -> None:
-    """Which runs the study consists of, for whoever reads it later without its pictures."""
     rows = {
-        run.id: {
-            "arm": run.arm, "data": run.spec.data, "train_fraction": run.spec.train_fraction, "seed": run.spec.seed,
-            "steps": run.spec.recipe.steps, "needs": run.needs, "run": run.spec.title,
-        }
+        run.id: PlanRow(
+            arm=run.arm, data=run.spec.data, train_fraction=run.spec.train_fraction, seed=run.spec.seed,
+            steps=run.spec.recipe.steps, needs=run.needs, run=run.spec.title,
+        )
         for run in runs
     }  # fmt: skip
-    write_text(out / PLAN, json.dumps({"runs": rows}, indent=1) + "\n")
+    write_text(out / PLAN_FILE, json.dumps({"runs": rows}, indent=1) + "\n")
+
+
+def read_plan(folder: Path) -> dict[str, PlanRow] | None:
+    """The rows of plan.json by run id; None in a folder without a plan."""
+    file = folder / PLAN_FILE
+    if not file.is_file():
+        return None
+    try:
+        plain = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SoftbiasError(f"{file} cannot be read: {in_one_line(error)}") from error
+    return from_plain(dict[str, dict[str, PlanRow]], plain, str(file)).get("runs", {})

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: bars in a terminal, a line per run elsewhere, JSON lines for machines."""
+"""What a study shows while it runs: bars in a terminal, a line per run elsewhere, JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from softbias.study.spec import PlannedRun, makespan
-from softbias.study.worker import Done
-from softbias.training.display import Quiet as QuietRun
+from softbias.pages.format import estimated_duration
+from softbias.study.estimate import makespan
+from softbias.study.plan import PlannedRun
+from softbias.study.task import RunResult
 
 
-class Quiet:
-    """Nothing; and what all displays count: which part of the estimated work is done, and how long that took.
+class StudyDisplay:
+    """Shows nothing, and counts for all displays: the share of the expected work that is done, and the time it took.
 
-    at_once   how many runs are done at a time
+    at_once   the number of runs at a time
     """
 
     def __init__(self) -> None:
         self.total = self.count = 0
         self.at_once = 1
         self.missing: Sequence[PlannedRun] = ()
-        self.work: dict[str, float] = {}  # seconds that were expected
-        self.part: dict[str, float] = {}  # done of it
-        self.first: dict[str, tuple[float, float]] = {}  # when we saw a run begin, and which part of it was done then
-        self.last: dict[str, float] = {}  # when we heard of it
+        self.work: dict[str, float] = {}  # expected seconds
+        self.part: dict[str, float] = {}  # the share of them that is done
+        self.first: dict[str, tuple[float, float]] = {}  # the time of a run's first event, and its share at that time
+        self.last: dict[str, float] = {}  # the time of its last event
 
     def message(self, text: str) -> None: ...
 
     def begin(self, runs: Sequence[PlannedRun], missing: Sequence[PlannedRun], seconds: Mapping[str, float]) -> None:
-        """`seconds`: what each missing run is expected to take."""
+        """`seconds` are expected for the missing runs, by id."""
         self.total, self.count = len(runs), len(runs) - len(missing)
         usual = sum(seconds.values()) / len(seconds) if seconds else 1.0
         self.missing = missing
@@ -47,18 +48,21 @@ class Quiet:
             self.part[run.id], self.last[run.id] = event["step"] / event["total"], time.monotonic()
             self.first.setdefault(run.id, (self.last[run.id], self.part[run.id]))
 
-    def done(self, run: PlannedRun, done: Done) -> None:
-        self.part[run.id] = 1.0 if done.state in ("finished", "failed") else 0.0
-        self.count += done.state == "finished"
-        if done.state == "finished":
+    def done(self, run: PlannedRun, result: RunResult) -> None:
+        self.part[run.id] = 1.0 if result.state in ("finished", "failed") else 0.0
+        self.count += result.state == "finished"
+        if result.state == "finished":
             self.last[run.id] = time.monotonic()
         else:
-            self.first.pop(run.id, None)  # it says nothing about the pace
+            self.first.pop(run.id, None)  # its time says nothing about the speed
 
     def stop(self) -> None: ...
 
     def left(self) -> float | None:
-        """Seconds until the end at the pace so far, that of a run's own arm where it is known; None until there is one."""
+        """Seconds until the end at the speed so far; None before the first step.
+
+        A run is expected to be as fast as the other runs of its arm, and as the average before they have begun.
+        """
         spent, worked = defaultdict[str, float](float), defaultdict[str, float](float)  # of all, and by arm and data
         for run in self.missing:
             if run.id in self.first:
@@ -75,39 +79,43 @@ class Quiet:
             rest[run.id] = self.work[run.id] * (1 - self.part[run.id]) * spent[name] / worked[name]
         return makespan([run for run in self.missing if rest[run.id] > 0], rest, self.at_once)
 
-    def line(self, run: PlannedRun, done: Done) -> str:
-        what = f"failed: {done.error}" if done.state == "failed" else done.state
-        if done.state == "finished":
-            accuracy = "" if done.accuracy is None else f"{done.accuracy:.1%} in "
-            what = f"{accuracy}{duration(done.seconds)}"
+    def line(self, run: PlannedRun, result: RunResult) -> str:
+        what = f"failed: {result.error}" if result.state == "failed" else result.state
+        if result.state == "finished":
+            accuracy = "" if result.accuracy is None else f"{result.accuracy:.1%} in "
+            what = f"{accuracy}{estimated_duration(result.seconds)}"
         left = self.left()
-        rest = f", about {duration(left)} left" if left and self.count < self.total else ""
+        rest = f", about {estimated_duration(left)} left" if left and self.count < self.total else ""
         return f"{self.count}/{self.total}  {run.label}  {what}{rest}"
 
 
-class Lines(Quiet):
+class StudyLines(StudyDisplay):
+    """A line per run that ends."""
+
     def message(self, text: str) -> None:
         print(text, flush=True)
 
-    def done(self, run: PlannedRun, done: Done) -> None:
-        super().done(run, done)
-        print(self.line(run, done), flush=True)
+    def done(self, run: PlannedRun, result: RunResult) -> None:
+        super().done(run, result)
+        print(self.line(run, result), flush=True)
 
 
-class Json(Quiet):
+class StudyJson(StudyDisplay):
+    """A line of JSON per event."""
+
     def message(self, text: str) -> None:
         print(json.dumps({"event": "message", "text": text}), flush=True)
 
     def start(self, run: PlannedRun) -> None:
-        print(json.dumps({"event": "start", **about(run)}), flush=True)
+        print(json.dumps({"event": "start", **describe(run)}), flush=True)
 
-    def done(self, run: PlannedRun, done: Done) -> None:
-        super().done(run, done)
-        print(json.dumps({"event": "run", **about(run), **{k: v for k, v in vars(done).items() if k != "id"}}), flush=True)
+    def done(self, run: PlannedRun, result: RunResult) -> None:
+        super().done(run, result)
+        print(json.dumps({"event": "run", **describe(run), **result.to_dict()}), flush=True)
 
 
-class Bars(Quiet):
-    """One bar for the study and one for every run under way."""
+class StudyBars(StudyDisplay):
+    """One bar for the study, and one for every run under way."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +141,7 @@ class Bars(Quiet):
 
     def refresh(self) -> None:
         left = self.left()
-        text = f"{self.count} of {self.total} runs" + (f", about {duration(left)} left" if left else "")
+        text = f"{self.count} of {self.total} runs" + (f", about {estimated_duration(left)} left" if left else "")
         self.bars.update(self.whole, completed=sum(self.work[id] * part for id, part in self.part.items()), description=text)
 
     def start(self, run: PlannedRun) -> None:
@@ -149,50 +157,25 @@ class Bars(Quiet):
             )
             self.refresh()
 
-    def done(self, run: PlannedRun, done: Done) -> None:
-        super().done(run, done)
+    def done(self, run: PlannedRun, result: RunResult) -> None:
+        super().done(run, result)
         if run.id in self.tasks:
             self.bars.remove_task(self.tasks.pop(run.id))
         self.refresh()
-        self.message(self.line(run, done))
+        self.message(self.line(run, result))
 
     def stop(self) -> None:
         self.bars.stop()
 
 
-class OfRun(QuietRun):
-    """A run's own display inside a study's, for runs in this process."""
-
-    def __init__(self, study: Quiet, run: PlannedRun) -> None:
-        self.study, self.run, self.total = study, run, 0
-
-    def start(self, step: int, total: int) -> None:
-        self.total = total
-        self.study.event(self.run, {"event": "start", "step": step, "total": total})
-
-    def step(self, step: int, row: dict[str, Any]) -> None:
-        self.study.event(self.run, {"event": "step", "step": step, "total": self.total, **row})
-
-
-def about(run: PlannedRun) -> dict[str, Any]:
+def describe(run: PlannedRun) -> dict[str, Any]:
     spec = run.spec
     return {"id": run.id, "arm": run.arm, "data": spec.data, "train_fraction": spec.train_fraction, "seed": spec.seed}
 
 
-def duration(seconds: float) -> str:
-    """
-    >>> [duration(seconds) for seconds in (0.3, 42, 150, 8000, 400_000)]
-    ['0 s', '42 s', '2.5 min', '2.2 h', '4.6 days']
-    """
-    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.2g} {unit}"
-    return f"{seconds:.0f} s"
-
-
-def choose(*, quiet: bool = False, json: bool = False) -> Quiet:
+def choose_display(*, quiet: bool = False, json: bool = False) -> StudyDisplay:
     if quiet:
-        return Quiet()
+        return StudyDisplay()
     if json:
-        return Json()
-    return Bars() if sys.stdout.isatty() else Lines()
+        return StudyJson()
+    return StudyBars() if sys.stdout.isatty() else StudyLines()

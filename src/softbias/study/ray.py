@@ -1,8 +1,8 @@
-"""The runs of a study on a Ray cluster. Every run is one task with its share of CPUs and GPUs.
+"""The runs of a study on a Ray cluster. Every run is one Ray task with its share of CPUs and GPUs.
 
-The study's folder must be seen under the same path by all nodes; tasks leave their results there, and only a line about
-them travels. How far a run is, its metrics.jsonl says. When a node is lost, Ray tells us so, and the run goes to another one,
-where it continues from its checkpoint as soon as the lost one's claim has ended.
+All nodes must see the study's folder under the same path. Tasks write their results there, and only a line about them
+travels; how far a run is stands in its metrics.jsonl. When a node is lost, Ray raises an error, and the run goes to another
+node, where it continues from its checkpoint as soon as the claim of the lost node has ended.
 """
 
 from __future__ import annotations
@@ -11,17 +11,69 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from typing import Any, Self
 
 from softbias import environment
 from softbias.errors import SoftbiasError
 from softbias.runs.run import Run
-from softbias.study.execute import POLL, Schedule, Settings, StudyStoppedError, asked_to_stop
-from softbias.study.progress import Quiet
-from softbias.study.spec import PlannedRun
-from softbias.study.store import Store
-from softbias.study.worker import Done, Task, perform
+from softbias.runs.store import Store
+from softbias.study.estimate import time_steps
+from softbias.study.execute import POLL, ExecutionSettings, RunQueue, StudyStoppedError, asked_to_stop
+from softbias.study.plan import PlannedRun
+from softbias.study.progress import StudyDisplay
+from softbias.study.task import RunResult, RunTask, perform
+
+
+class RayCluster:
+    """Does the runs on a cluster: that of `on`, or the one that the process has joined."""
+
+    jobs = None
+
+    def __init__(self, on: str, settings: ExecutionSettings) -> None:
+        self.on, self.settings = on, settings
+
+    def seconds_per_step(self, run: PlannedRun, at_once: int) -> float:
+        return time_steps(run.spec, self.settings.device, None)
+
+    def run(self, queue: RunQueue) -> None:
+        ray = import_ray()
+        joined = connect(ray, self.on)
+        under_way: dict[Any, PlannedRun] = {}
+        try:
+            with asked_to_stop():
+                needs = resources_of_a_run(ray, queue.settings)
+                # a lost task returns to us as an error, so that the queue counts attempts and tells the user
+                remote = ray.remote(max_retries=0, **needs)(remote_run)
+                threads = 1 if "num_gpus" not in needs else None
+                watch = MetricsWatch(queue.display, Store(queue.settings.store))
+                while True:
+                    queue.display.at_once = capacity(ray, needs)
+                    while len(under_way) < queue.display.at_once and (run := queue.next_now()) is not None:
+                        task = queue.settings.task(run, threads)
+                        under_way[remote.remote(task.to_dict(), os.getcwd())] = run
+                    if not under_way and not queue.waiting:
+                        return
+                    ready, _ = ray.wait(list(under_way), timeout=POLL) if under_way else ([], [])
+                    if not under_way:
+                        time.sleep(POLL)
+                    for reference in ready:
+                        run = under_way.pop(reference)
+                        queue.report(run, result_of(ray, reference, run))
+                    for run in under_way.values():
+                        watch.look(run)
+        except StudyStoppedError:
+            queue.stop()
+            for reference in under_way:
+                ray.cancel(reference, force=True)  # the steps since the last checkpoint are done again
+            raise
+        finally:
+            if joined:
+                ray.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 def import_ray() -> Any:
@@ -33,7 +85,7 @@ def import_ray() -> Any:
 
 
 def address_of(on: str) -> str | None:
-    """What to connect to: a cluster's address; None: the one that runs here (RAY_ADDRESS), or a new one on this machine."""
+    """The cluster's address; None: the one that runs here (RAY_ADDRESS), or a new one on this machine."""
     if on == "ray":
         return environment.variable("RAY_ADDRESS")
     if on.startswith("ray://") or on == "auto":
@@ -42,7 +94,7 @@ def address_of(on: str) -> str | None:
 
 
 def connect(ray: Any, on: str) -> bool:
-    """Join the cluster; True if it was joined here, and is to be left again."""
+    """Join the cluster; True if it was joined here, and must be left again."""
     address = address_of(on)
     if ray.is_initialized():
         return False
@@ -53,91 +105,54 @@ def connect(ray: Any, on: str) -> bool:
     return True
 
 
-def share(ray: Any, settings: Settings) -> dict[str, float]:
-    """What one run takes: a CPU, or a GPU where the cluster has some."""
+def resources_of_a_run(ray: Any, settings: ExecutionSettings) -> dict[str, float]:
+    """A CPU, and a GPU where the cluster has some."""
     if settings.device in ("auto", "cuda") and ray.cluster_resources().get("GPU", 0) > 0:
         return {"num_cpus": 1, "num_gpus": 1}
     return {"num_cpus": 1}
 
 
-def remote_run(task: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """On the node: one run. A claim that a lost node left is waited for here."""
-    if os.path.isdir(folder):
-        os.chdir(folder)  # pictures may be named relative to where the study was started
-    while True:
-        done = perform(Task.from_dict(task))
-        if done.state != "busy":
-            return asdict(done)
-        time.sleep(POLL)
-
-
-def on_ray(schedule: Schedule, settings: Settings) -> dict[str, Done]:
-    ray = import_ray()
-    joined = connect(ray, settings.on or "ray")
-    under_way: dict[Any, PlannedRun] = {}
-    try:
-        with asked_to_stop():
-            one = share(ray, settings)
-            # a lost task comes back to us as an error, so that the schedule counts attempts and says what happened
-            remote = ray.remote(max_retries=0, **one)(remote_run)
-            threads = 1 if "num_gpus" not in one else None
-            watch = Watch(schedule.display, Store(settings.store))
-            while True:
-                schedule.display.at_once = room(ray, one)
-                while len(under_way) < schedule.display.at_once and (run := schedule.next_now()) is not None:
-                    task = settings.task(run, threads)
-                    under_way[remote.remote(task.to_dict(), os.getcwd())] = run
-                if not under_way and not schedule.waiting:
-                    return schedule.results
-                ready, _ = ray.wait(list(under_way), timeout=POLL) if under_way else ([], [])
-                if not under_way:
-                    time.sleep(POLL)
-                for reference in ready:
-                    run = under_way.pop(reference)
-                    schedule.report(run, result_of(ray, reference, run))
-                for run in under_way.values():
-                    watch.look(run)
-    except StudyStoppedError:
-        schedule.stop()
-        for reference in under_way:
-            ray.cancel(reference, force=True)  # what is lost since the last checkpoint is done again
-        raise
-    finally:
-        if joined:
-            ray.shutdown()
-
-
-class Watch:
-    """Tells a display how far runs are that somebody else does: the last epoch that each has noted in its folder."""
-
-    def __init__(self, display: Quiet, store: Store) -> None:
-        self.display, self.store = display, store
-        self.told: dict[str, int] = {}
-
-    def look(self, run: PlannedRun) -> None:
-        try:
-            text = Run(self.store.place(run.spec)).metrics_path.read_text(encoding="utf-8")
-            row = json.loads(text.rpartition("\n")[0].rpartition("\n")[2])  # what follows the last line's end is half written
-        except (OSError, json.JSONDecodeError):
-            return
-        if self.told.get(run.id) != row["step"]:
-            self.told[run.id] = row["step"]
-            total = run.spec.recipe.steps or round(row["step"] / row["epoch"] * row["epochs"])
-            self.display.event(run, {"event": "step", "step": row["step"], "total": total, "loss": row["loss"]})
-
-
-def room(ray: Any, one: Mapping[str, float]) -> int:
-    """How many runs the cluster can do at a time, now; a few more wait there, so that no node is idle in between."""
+def capacity(ray: Any, needs: Mapping[str, float]) -> int:
+    """The number of runs that the cluster can do at a time, now."""
     resources = ray.cluster_resources()
-    kind, amount = ("GPU", one["num_gpus"]) if "num_gpus" in one else ("CPU", one["num_cpus"])
+    kind, amount = ("GPU", needs["num_gpus"]) if "num_gpus" in needs else ("CPU", needs["num_cpus"])
     return max(1, int(resources.get(kind, 0) / amount))
 
 
-def result_of(ray: Any, reference: Any, run: PlannedRun) -> Done:
+def remote_run(task: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """One run, on the node. It waits here until the claim of a lost node has ended."""
+    if os.path.isdir(folder):
+        os.chdir(folder)  # data may be named relative to the folder in which the study was started
+    while True:
+        result = perform(RunTask.from_dict(task))
+        if result.state != "busy":
+            return result.to_dict()
+        time.sleep(POLL)
+
+
+def result_of(ray: Any, reference: Any, run: PlannedRun) -> RunResult:
     try:
-        done = ray.get(reference)
+        return RunResult.from_dict(ray.get(reference))
     except ray.exceptions.RayTaskError as error:  # raised by our own code on the node
-        return Done(run.id, "failed", f"{type(error.cause).__name__}: {error.cause}")
+        return RunResult(run.id, "failed", f"{type(error.cause).__name__}: {error.cause}")
     except ray.exceptions.RayError as error:
-        return Done(run.id, "lost", f"its node or process was lost ({type(error).__name__})")
-    return Done(**{**done, "notes": tuple(done["notes"])})
+        return RunResult(run.id, "lost", f"its node or process was lost ({type(error).__name__})")
+
+
+class MetricsWatch:
+    """Tells a display how far runs on other machines are, by the last row that each has written to its metrics.jsonl."""
+
+    def __init__(self, display: StudyDisplay, store: Store) -> None:
+        self.display, self.store = display, store
+        self.last_step: dict[str, int] = {}
+
+    def look(self, run: PlannedRun) -> None:
+        try:
+            text = Run(self.store.folder(run.spec)).metrics_path.read_text(encoding="utf-8")
+            row = json.loads(text.rpartition("\n")[0].rpartition("\n")[2])  # what follows the last line break is half written
+        except (OSError, json.JSONDecodeError):
+            return
+        if self.last_step.get(run.id) != row["step"]:
+            self.last_step[run.id] = row["step"]
+            total = run.spec.recipe.steps or round(row["step"] / row["epoch"] * row["epochs"])
+            self.display.event(run, {"event": "step", "step": row["step"], "total": total, "loss": row["loss"]})

@@ -12,9 +12,8 @@ An arm is a model plus overrides: `deit_tiny@regularize=distance:layer=2,weight=
 
 from __future__ import annotations
 
-import heapq
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,12 +22,9 @@ import yaml
 
 from softbias.errors import SoftbiasError, in_one_line, unknown_name
 from softbias.files import write_text
-from softbias.pages.format import share
-from softbias.runs.spec import RunSpec, checked_fraction, differences
-from softbias.study.arms import Arm, Pretrain, read_arm, read_recipe, shallow, short_arm, short_recipe
+from softbias.runs.spec import checked_fraction, differences
+from softbias.study.arms import Arm, read_arm, read_recipe, shallow, short_arm, short_recipe
 from softbias.training.recipe import Recipe, checked_fields, plain_value
-
-__all__ = ["Arm", "PlannedRun", "Pretrain", "StudySpec", "extended", "in_order", "read_study", "write_study"]
 
 BUDGETS = ("steps", "epochs", "flops")
 SHOWN = 4  # differences between two recipes that an error names
@@ -169,46 +165,3 @@ def parse_seeds(text: str | int) -> tuple[int, ...]:
     if not all(word.strip().isdecimal() for word in words) or words == ["0"]:
         raise SoftbiasError(f"seeds takes how many there are (3) or which ones (0,1,5), but got {text!r}")
     return tuple(range(int(words[0]))) if len(words) == 1 else tuple(map(int, words))
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """One run of a study: which arm it belongs to, what defines it, and the id of the run it starts from."""
-
-    arm: str
-    spec: RunSpec
-    needs: str | None = None
-
-    @property
-    def id(self) -> str:
-        return self.spec.id
-
-    @property
-    def label(self) -> str:
-        """As a person would call it."""
-        parts = [self.spec.data, self.arm, share(self.spec.train_fraction), f"seed {self.spec.seed}"]
-        return " · ".join(parts)
-
-
-def in_order(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-    """Each run after the one it needs, otherwise as given."""
-    waiting, placed, ordered = list(runs), set(), []
-    known = {run.id for run in waiting}
-    while waiting:
-        ready = [run for run in waiting if run.needs is None or run.needs in placed or run.needs not in known]
-        if not ready:
-            raise SoftbiasError(f"runs need each other in a circle: {', '.join(run.label for run in waiting)}")
-        ordered += ready
-        placed |= {run.id for run in ready}
-        waiting = [run for run in waiting if run.id not in placed]
-    return ordered
-
-
-def makespan(runs: Sequence[PlannedRun], seconds: Mapping[str, float], jobs: int) -> float:
-    """How long the runs take, so many at a time: each begins as soon as a place is free and the run it needs has ended."""
-    places, ends = [0.0] * max(1, min(jobs, len(runs))), dict[str, float]()
-    for run in in_order(runs):
-        free = heapq.heappop(places)
-        ends[run.id] = max(free, ends.get(run.needs or "", 0.0)) + seconds[run.id]
-        heapq.heappush(places, ends[run.id])
-    return max(ends.values(), default=0.0)

@@ -33,6 +33,10 @@ class CheckpointError(SoftbiasError):
     """A checkpoint could not be written, or none can be read."""
 
 
+class AllCheckpointsDamagedError(CheckpointError):
+    """A run has checkpoints, but none of them can be read."""
+
+
 @dataclass(frozen=True)
 class Keep:
     """Which checkpoints stay: always the last; the best epoch's weights; every K-th epoch's.
@@ -131,7 +135,9 @@ def read_last(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[str
             continue
         return tensors, meta, damaged
     if damaged:
-        raise CheckpointError(f"every checkpoint in {folder} is damaged ({', '.join(damaged)}); remove the run and start again")
+        raise AllCheckpointsDamagedError(
+            f"every checkpoint in {folder} is damaged ({', '.join(damaged)}); remove the run and start again"
+        )
     return None
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pandas
 
 from softbias.runs.run import Run
-from softbias.study.frame import read_plan, store_of
+from softbias.study.frame import store_of
 from softbias.study.papers.measuring import FOLDER, write_table
 from softbias.study.papers.named import Measured
+from softbias.study.plan import read_plan
 
 
 def pretraining(folder: Path) -> list[Measured]:

@@ -15,9 +15,10 @@ from softbias.bench.timing import interleaved, ratio
 from softbias.environment import describe_machine
 from softbias.models import create_model
 from softbias.runs.run import Run
+from softbias.study.arms import Arm
 from softbias.study.papers.measuring import FOLDER, Point, arms_in_order, compared_runs, draw_beside, write_table
 from softbias.study.papers.named import Measured
-from softbias.study.spec import Arm, read_study
+from softbias.study.spec import read_study
 
 
 def arms_and_size(folder: Path) -> tuple[list[Arm], int]:

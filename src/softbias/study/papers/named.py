@@ -161,11 +161,10 @@ def with_pretraining_on(arm: Arm, place: Mapping[str, str]) -> Arm:
 def is_there(name: str, options: Mapping[str, Any]) -> bool:
     """Whether a named set can be read without a download."""
     from softbias.data import load_dataset
+    from softbias.data.obtain import MissingDataError
 
     try:
         load_dataset(name, download=False, **options)
-    except ValueError as error:
-        if not str(error).startswith(f"{name} is not in "):  # damaged: nobody should get another set without knowing
-            raise
+    except MissingDataError:  # a damaged set is an error: it must not be replaced silently
         return False
     return True

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from softbias import environment
-from softbias.study import progress
 from softbias.study.compare import Outcome, make_report, run_study
 from softbias.study.papers.measuring import write_list
 from softbias.study.papers.named import Measured, NamedStudy, Scale
+from softbias.study.progress import StudyDisplay
 from softbias.study.spec import StudySpec
 
 
@@ -20,9 +20,9 @@ def reproducer(named: NamedStudy, scale: Scale) -> Callable[..., Outcome]:
 
     def perform(
         spec: StudySpec, out: str | Path | None = None, *, report: bool = True, dry_run: bool = False, device: str = "auto",
-        display: progress.Quiet | None = None, **settings: Any,
+        display: StudyDisplay | None = None, **settings: Any,
     ) -> Outcome:  # fmt: skip
-        display = display or progress.Quiet()
+        display = display or StudyDisplay()
         for note in spec.notes:
             display.message(note)
         done = run_study(spec, out, report=False, dry_run=dry_run, device=device, display=display, **settings)
@@ -37,7 +37,7 @@ def reproducer(named: NamedStudy, scale: Scale) -> Callable[..., Outcome]:
     return perform
 
 
-def measure(named: NamedStudy, scale: Scale, folder: Path, device: str, display: progress.Quiet) -> list[Measured]:
+def measure(named: NamedStudy, scale: Scale, folder: Path, device: str, display: StudyDisplay) -> list[Measured]:
     """What the study measures on its finished runs; the runs are what took long, so an error here must not hide them."""
     from softbias.environment import find_device
 

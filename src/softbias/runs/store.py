@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from softbias.errors import SoftbiasError, describe_error
 from softbias.files import write_text
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
@@ -42,14 +43,14 @@ class Store:
     def claims(self) -> Path:
         return self.path / ".claims"
 
-    def place(self, spec: RunSpec) -> Path:
+    def folder(self, spec: RunSpec) -> Path:
         return self.path / spec.title
 
     def finished(self, spec: RunSpec) -> bool:
-        return is_whole(self.place(spec), spec.id)
+        return is_whole(self.folder(spec), spec.id)
 
     def state(self, spec: RunSpec) -> State:
-        return self.state_of(self.place(spec), spec.id)
+        return self.state_of(self.folder(spec), spec.id)
 
     def state_of(self, folder: Path, id: str) -> State:
         if is_whole(folder, id):
@@ -116,26 +117,26 @@ class Store:
 
     def mend(self, spec: RunSpec) -> None:
         """Make a run that is not finished fit to be continued: what cannot be read is removed. Needs the claim."""
-        folder = self.place(spec)
+        folder = self.folder(spec)
         directory = Run(folder)
         (folder / FAILURE).unlink(missing_ok=True)
         if directory.begun:
             try:
                 _ = directory.spec
-            except ValueError:  # cut off by a power cut
+            except SoftbiasError:  # a power cut tore the file
                 shutil.rmtree(folder)
                 return
         directory.summary_path.unlink(missing_ok=True)  # not whole, or we would not be here
 
     def clear(self, spec: RunSpec) -> None:
         """Forget a run, for a new start. Needs the claim."""
-        shutil.rmtree(self.place(spec), ignore_errors=True)
+        shutil.rmtree(self.folder(spec), ignore_errors=True)
 
     def fail(self, spec: RunSpec, error: BaseException) -> str:
         """Note in the run's folder why it failed; one line about it is returned."""
-        folder = self.place(spec)
+        folder = self.folder(spec)
         folder.mkdir(parents=True, exist_ok=True)
-        line = f"{error}" if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: {error}"
+        line = describe_error(error)
         text = "".join(traceback.format_exception(error))
         write_text(folder / FAILURE, json.dumps({"error": line, "traceback": text, "time": time.time()}, indent=2) + "\n")
         return line
