@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from softbias.models.resize import resize
     from softbias.models.storage import load, save
     from softbias.models.weights import load_weights
+    from softbias.probes import register_probe
     from softbias.runs.fit import fit
     from softbias.runs.inference import explain
+    from softbias.runs.probing import probe
     from softbias.sklearn import SoftbiasClassifier
     from softbias.study.compare import compare
 
@@ -55,7 +57,9 @@ __all__ = [
     "load",
     "load_dataset",
     "load_weights",
+    "probe",
     "register_attention",
+    "register_probe",
     "resize",
     "save",
 ]
@@ -81,7 +85,9 @@ PLACES = {
     "load": "softbias.models.storage",
     "load_dataset": "softbias.data",
     "load_weights": "softbias.models.weights",
+    "probe": "softbias.runs.probing",
     "register_attention": "softbias.attention",
+    "register_probe": "softbias.probes",
     "resize": "softbias.models.resize",
     "save": "softbias.models.storage",
 }

@@ -8,7 +8,7 @@
 Files go through the same steps as the training images did: decoded, brought to the model's size by the same resize mode, and
 normalized by the same numbers. A file that cannot be read gives a row with an error and stops nothing.
 
-Shapes: B images, n files, K classes, C channels, h × w positions of the last feature map.
+Shapes: B images, n files, K classes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,10 @@ from softbias.data.augment.apply import normalize
 from softbias.data.decode import BrokenPicture, load, resized
 from softbias.data.parallel import in_order
 from softbias.errors import SoftbiasError, in_one_line
-from softbias.grid import Grid
 from softbias.models import storage
 from softbias.models.foreign import HuggingFaceClassifier
 from softbias.models.inspect import unwrap
 from softbias.models.spec import pair
-from softbias.models.vit import VisionTransformer
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 WEIGHTS = ("trained", "untrained", "untrained but for its head", "unknown")
@@ -258,52 +256,3 @@ def fresh_norm(module: Any) -> bool | None:
         mean = getattr(module, "running_mean", None)
         return like_new and (mean is None or not bool(mean.any()))
     return None
-
-
-def feature_map(classifier: Classifier, images: Tensor) -> Tensor:
-    """The features of every position before the model pools.  # (B, 3, H, W) in [0, 1] -> (B, C, h, w)"""
-    model: Any = unwrap(classifier.model)
-    x = classifier.normalized(images)
-    if isinstance(model, VisionTransformer):
-        return model.grid(len(model.blocks) - 1).as_image(model.forward_features(x))
-    if isinstance(model, HuggingFaceClassifier):
-        inner = getattr(model.model, model.model.base_model_prefix)
-        return places_of(inner(x).last_hidden_state, model, x)
-    if not hasattr(model, "forward_features"):
-        raise SoftbiasError(f"{classifier.name} has no forward_features, so its features before pooling are not known")
-    found: Tensor = model.forward_features(x)
-    if found.ndim == 3:
-        return places_of(found, model, x)
-    if found.shape[1] != model.num_features and found.shape[-1] == model.num_features:
-        found = found.permute(0, 3, 1, 2)  # Swin and its kin keep channels last
-    return found
-
-
-def places_of(tokens: Tensor, model: Any, images: Tensor) -> Tensor:
-    """Tokens as a map: prefix tokens are left out, and the grid has the image's aspect.  # (B, N, C) -> (B, C, h, w)"""
-    size = patch_size(model, (int(images.shape[-2]), int(images.shape[-1])))
-    height, width = images.shape[-2] // size[0], images.shape[-1] // size[1]
-    return Grid(height, width, tokens.shape[1] - height * width).as_image(tokens)
-
-
-def patch_size(model: Any, img_size: tuple[int, int]) -> tuple[int, int]:
-    """Pixels of a patch, (height, width)."""
-    from softbias.models.inspect import attention_sites
-
-    model = unwrap(model)
-    if isinstance(model, VisionTransformer):
-        return model.spec.patch_size[0], model.spec.patch_size[1]
-    grid = attention_sites(model, img_size)[0].grid
-    return img_size[0] // grid.height, img_size[1] // grid.width
-
-
-def patch_tokens(model: Any, images: Tensor) -> Tensor:
-    """The raw patch embeddings, before positions and class token.  # (B, 3, H, W) normalized -> (B, P, C)"""
-    model = unwrap(model)
-    embed = getattr(model, "patch_embed", None)
-    if isinstance(model, HuggingFaceClassifier):
-        embed = next((module for name, module in model.named_modules() if name.endswith("patch_embeddings")), None)
-    if embed is None:
-        raise SoftbiasError(f"{type(model).__name__} has no patch embedding, which the original way of measuring starts from")
-    tokens: Tensor = embed(images)
-    return tokens

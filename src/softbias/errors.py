@@ -22,6 +22,10 @@ class FewTokensWarning(UserWarning):
     """A model splits images into so few patches that attention has little to choose from."""
 
 
+class NotMeasurableError(SoftbiasError):
+    """The model or the data has nothing of the kind that was asked for, such as the gates of a DeiT."""
+
+
 def unknown_name(kind: str, given: object, choices: Iterable[str]) -> UnknownNameError:
     """The error for a name that is not among the choices.
 

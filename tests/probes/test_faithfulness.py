@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from softbias.models import create_model
-from softbias.probes import attribution
-from softbias.probes.attribution import METHODS, cells, gradients, integrated, integrated_gradients, methods_for, pooled
-from softbias.probes.faithfulness import blurred, curve, draw, faithfulness
-from softbias.probes.writing import headline
+from softbias.probes import attribution, features
+from softbias.probes.attribution import METHODS, gradients, integrated, integrated_gradients, methods_for, pooled
+from softbias.probes.faithfulness import blurred, curve, draw_faithfulness, faithfulness
+from softbias.probes.features import cells
+from softbias.probes.rows import headline
 
 
 class LeftTop(nn.Module):
@@ -130,12 +131,10 @@ def test_grad_cam_weighs_channels_by_their_slope():
     assert found[2, 3].item() == pytest.approx(1) and found[6, 6] == 0
 
 
-def test_the_probe_tells_a_faithful_method_from_random_and_says_what_it_will_take(monkeypatch, tmp_path):
-    monkeypatch.setattr(attribution, "CELLS", (4, 4))
+def test_the_probe_tells_a_faithful_method_from_random_and_counts_its_passes(monkeypatch, tmp_path):
+    monkeypatch.setattr(features, "CELLS", (4, 4))
     images = np.full((12, 32, 32, 3), 255, np.uint8)
-    said: list[str] = []
-    rows = faithfulness(LeftTop(), (images, None), methods=["gradients"], steps=4, say=said.append)
-    assert said[0].startswith(f"faithfulness: {10 + 2 + 10} passes per picture, about ") and "12 pictures" in said[0]
+    rows = faithfulness(LeftTop(), (images, None), methods=["gradients"], steps=4)
     value = {(row["measure"], row["method"]): row for row in rows if "share" not in row}
     assert value["deletion", "gradients"]["value"] < value["deletion", "random"]["value"]
     gap = value["deletion − random", "gradients"]
@@ -143,8 +142,8 @@ def test_the_probe_tells_a_faithful_method_from_random_and_says_what_it_will_tak
     assert sum("share" in row for row in rows) == 2 * 2 * 5
     shown = [(row["measure"], row["method"]) for row in headline(rows)]
     assert shown == list(value), "the table has the areas of every method, and no points of curves"
-    made = draw(rows, tmp_path)
-    assert [path.name for path in made] == ["faithfulness_LeftTop.png"] and made[0].stat().st_size > 10_000
+    made = draw_faithfulness(rows, tmp_path)
+    assert [path.name for path in made] == ["faithfulness-LeftTop.png"] and made[0].stat().st_size > 10_000
 
 
 def test_unknown_methods_and_too_few_steps_are_refused():

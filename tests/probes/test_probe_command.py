@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ import softbias
 from softbias.classifier import Classifier, weights_of
 from softbias.cli import main
 from softbias.models import create_model
-from softbias.probes import PROBES, profile
-from softbias.runs import automatic
+from softbias.probes import PROBES, Probe, profile
+from softbias.runs import automatic, probing
 from softbias.runs.run import Run
 
 SMALL = ["--recipe", "quick", "--recipe.epochs", "2", "--no-baseline", "--trackers", "none", "--device", "cpu", "--quiet"]
@@ -92,8 +93,8 @@ def test_a_run_and_an_untrained_name_stand_beside_each_other(run, pictures, tmp_
     words = ["probe", str(run), "deit_nano", "--model-option", "patch_size=8", "--data", str(pictures), "--split", "all"]
     assert main([*words, "--probes", "locality,gates,patch-shuffle", "--n", "20", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "deit_nano (untrained)" in said and "gates: passed over: deit_nano has no gated" in said
-    assert re.search(r"patch-shuffle: gated: 20 pictures, 4 passes each, about", said)
+    assert "deit_nano (untrained)" in said and "gates of deit_nano is left out: " in said
+    assert re.search(r"patch-shuffle: gated: 20 pictures, passes each: 4, about", said)
     weights = {row["model"]: row["weights"] for row in table(tmp_path / "probes" / "locality.csv")}
     assert weights == {"gated": "trained", "deit_nano": "untrained"}
     assert json.loads((tmp_path / "probes" / "patch-shuffle.json").read_text())[0]["n"] == 20
@@ -112,7 +113,7 @@ def test_options_of_a_probe_and_json(run, tmp_path, capsys):
     [
         (["deit_nano", "--probes", "gates"], "name some with --data"),
         (["deit_nano", "--probes", "localty", "--data", "fashion"], "did you mean 'locality'"),
-        (["deit_nano", "--probes", "shift", "--data", "fashion", "--option", "shift.fil=roll"], "no option 'fil'"),
+        (["deit_nano", "--probes", "shift", "--data", "fashion", "--option", "shift.fil=roll"], "did you mean 'fill'"),
         (["deit_nano", "--probes", "gates", "--data", "fashion"], "no probe had anything to measure"),
         (["nowhere"], "nowhere does not exist"),
         ([], "which models"),
@@ -162,19 +163,24 @@ def test_the_profile_is_one_page_and_one_table_with_intervals(run, pictures, tmp
     assert "attention distance" in (tmp_path / "probes" / "profile.md").read_text()
 
 
-def test_every_probe_has_a_name_a_companion_and_a_line_about_it():
+def test_python_measures_as_the_command_does_and_notes_what_it_leaves_out(run, pictures, tmp_path):
+    result = softbias.probe([run, "deit_nano"], ["gates", "shift"], data=str(pictures), split="all", n=8, device="cpu")
+    assert {row["model"] for row in result.rows["gates"]} == {"gated"} and not result.files
+    assert {row["model"] for row in result.rows["shift"]} == {"gated", "deit_nano"}
+    (note,) = result.notes
+    assert note.kind == "probe-not-measurable" and (note.values["probe"], note.values["model"]) == ("gates", "deit_nano")
+
+
+def test_a_probe_that_has_no_passes_needs_no_images_and_the_others_have_a_number():
     for name, probe in PROBES.items():
-        assert probe.about and callable(probe.draw) and name == name.lower()
-        assert bool(probe.pictures) == bool(probe.passes)
+        assert probe.about and name == name.lower() and bool(probe.n) == bool(probe.passes)
 
 
 def test_scenes_of_a_probe_take_their_time_whatever_number_of_pictures_is_asked_for(monkeypatch):
-    from softbias.classifier import Classifier
-    from softbias.models import create_model
-    from softbias.probes import Probe, timing
-
-    monkeypatch.setattr(timing, "seconds_per_picture", lambda classifier, size: 0.001)
-    classifier = Classifier.of(create_model("deit_nano", 10, 32))
-    for scenes, seconds in ((False, 0.2), (True, 0.1 + 1.0)):
-        probe = Probe(None, None, "", 1000, ((1, 1), (1, 2)), scenes=scenes)
-        assert timing.expected_seconds(probe, classifier, (32, 32), 100) == pytest.approx(seconds)
+    data = SimpleNamespace(img_size=(32, 32))
+    target = probing.ProbeTarget(Classifier.of(create_model("deit_nano", 10, 32)), data)
+    monkeypatch.setattr(probing, "seconds_per_image", lambda classifier, size: 0.001)
+    cases = {lambda classifier, data, *, n: []: 0.2, lambda classifier, data, *, n, scenes: []: 0.1 + 1.0}
+    for function, seconds in cases.items():
+        probe = Probe(function, None, "", 1000, ((1, 1), (1, 2)))
+        assert probing.expected_seconds(probe, target, 100) == pytest.approx(seconds)

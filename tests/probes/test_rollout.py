@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from softbias.attention import NoAttentionMapError
 from softbias.grid import Grid
 from softbias.models import Layer, create_model
+from softbias.probes.attribution import attention_gradient_rollout, attention_rollout, inspect_with_gradients
+from softbias.probes.faithfulness import rollout_agreement
 from softbias.probes.rollout import (
-    attention_gradient_rollout,
-    attention_rollout,
     drop_smallest,
     effective_patches,
     gradient_rollout,
@@ -18,9 +18,7 @@ from softbias.probes.rollout import (
     rank_correlation,
     relevance,
     rollout,
-    rollout_rows,
 )
-from softbias.probes.seeing import see
 
 
 def one(rows: list[list[float]], heads: int = 1) -> Tensor:
@@ -142,7 +140,7 @@ def test_the_gradient_on_a_map_is_the_one_autograd_finds(name):
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.2)
     images, target = pictures().double(), torch.tensor([2, 0])
-    seen = see(model, images, target)
+    seen = inspect_with_gradients(model, images, target)
     for block in model.blocks:
         block.attn = ByDefinition(block.attn)
     model(images).gather(1, target[:, None]).sum().backward()
@@ -159,7 +157,7 @@ def test_the_gradient_on_a_map_of_timm_is_the_one_autograd_finds(name):
     options = {"embed_dim": 48, "num_heads": 4, "depth": 3} | ({"local_up_to_layer": 2} if "convit" in name else {})
     model = create_model(f"timm:{name}", num_classes=3, img_size=32, patch_size=4, **options).double().eval()
     images, target, kept = pictures().double(), torch.tensor([2, 0]), []
-    seen = see(model, images, target)
+    seen = inspect_with_gradients(model, images, target)
     for block in model.blocks:
         block.attn.fused_attn = False
 
@@ -226,7 +224,7 @@ def test_the_effective_patches_of_known_shares():
 
 def test_the_probe_has_a_row_per_way_and_measure_with_intervals():
     images = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3), np.uint8)
-    rows = rollout_rows(create_model("ibit_nano"), (images, None))
+    rows = rollout_agreement(create_model("ibit_nano"), (images, None))
     assert len(rows) == 3 * 2 + 1 and {row["weights"] for row in rows} == {"untrained"}
     for row in rows:
         assert row["n"] == 6 and row["low"] <= row["value"] <= row["high"]
@@ -235,7 +233,7 @@ def test_the_probe_has_a_row_per_way_and_measure_with_intervals():
 
 
 def test_wrong_options_are_named():
-    for options, message in (({"heads": "median"}, "no way to join heads 'median'"), ({"discard": 1.0}, "discard=1.0"),
+    for options, message in (({"heads": "median"}, "no way to reduce heads 'median'"), ({"discard": 1.0}, "discard=1.0"),
                              ({"signed": "drop"}, "signed maps 'drop'")):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             rollout([shift(3)], **options)

@@ -12,7 +12,7 @@ from softbias.data.scenes import combined, on_background
 from softbias.data.textures import load_backgrounds, textures
 from softbias.models import create_model
 from softbias.probes import scenes as scenes_module
-from softbias.probes.scenes import background_probe, combined_probe, random_histogram, random_matching, sheet
+from softbias.probes.scenes import background_probe, combined_probe, draw_examples, random_histogram, random_matching
 
 CLASSES = 10
 LABELS = np.arange(40) % CLASSES
@@ -96,11 +96,11 @@ def test_chance_is_exact():
 def test_a_random_predictor_scores_what_chance_says():
     rows = combined_probe(BySeed(), DATA, n=5000, entries=("resize",))
     mean = rows[0]
-    assert mean["chance"] == 1.6 and mean["low"] < 1.6 < mean["high"] and mean["high"] - mean["low"] < 0.06
+    assert mean["chance_level"] == 1.6 and mean["low"] < 1.6 < mean["high"] and mean["high"] - mean["low"] < 0.06
     for row, share in zip(rows[1:], random_histogram(10), strict=True):
-        assert row["chance"] == share and row["value"] == pytest.approx(share, abs=0.03)
+        assert row["chance_level"] == share and row["value"] == pytest.approx(share, abs=0.03)
     (row,) = background_probe(BySeed(), DATA, n=1000, entries=("resize",))
-    assert row["low"] < 0.1 < row["high"] and row["chance"] == 0.1 and row["n"] == 1000 and row["pictures"] == 40
+    assert row["low"] < 0.1 < row["high"] and row["chance_level"] == 0.1 and row["n"] == 1000 and row["images"] == 40
 
 
 def test_one_that_sees_everything_matches_all_four():
@@ -110,9 +110,9 @@ def test_one_that_sees_everything_matches_all_four():
     assert native["value"] == 4 and native["low"] == native["high"] == 4
     gray = load_backgrounds()
     rows = background_probe(
-        Oracle(), DATA, n=100, entries=("native",), backgrounds=gray, scales=(1.0, 2.0), places=("center", "random")
+        Oracle(), DATA, n=100, entries=("native",), backgrounds=gray, scales=(1.0, 2.0), positions=("center", "random")
     )
-    assert [(row["scale"], row["place"]) for row in rows] == [(1, "center"), (1, "random"), (2, "center"), (2, "random")]
+    assert [(row["scale"], row["position"]) for row in rows] == [(1, "center"), (1, "random"), (2, "center"), (2, "random")]
     assert all(row["backgrounds"] == "procedural textures" for row in rows)
 
 
@@ -165,7 +165,10 @@ def test_backgrounds_are_the_pictures_of_a_folder_or_else_our_textures(tmp_path,
 
 def test_sheets_and_figures_are_drawn(tmp_path):
     rows = combined_probe(Oracle(), DATA, n=20)
-    made = [*scenes_module.draw_combined(rows, tmp_path), sheet(DATA, tmp_path / "a.png", count=4)]
+    made = [*scenes_module.draw_combined(rows, tmp_path), draw_examples(DATA, tmp_path / "a.png", count=4)]
     rows = background_probe(Oracle(), DATA, n=20, scales=(1.0, 2.0))
-    made += [*scenes_module.draw_background(rows, tmp_path), sheet(DATA, tmp_path / "b.png", kind="background", count=4)]
+    made += [
+        *scenes_module.draw_background(rows, tmp_path),
+        draw_examples(DATA, tmp_path / "b.png", kind="background", count=4),
+    ]
     assert len(made) == 4 and all(file.stat().st_size > 3000 for file in made)

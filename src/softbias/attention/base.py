@@ -21,11 +21,11 @@ from typing import Any, ClassVar, NamedTuple, NotRequired, TypedDict
 import torch
 from torch import Tensor, nn
 
-from softbias.errors import SoftbiasError
+from softbias.errors import NotMeasurableError, SoftbiasError
 from softbias.grid import Grid
 
 
-class NoAttentionMapError(SoftbiasError):
+class NoAttentionMapError(NotMeasurableError):
     """Asked for the attention map of something that has none."""
 
 

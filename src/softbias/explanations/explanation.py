@@ -28,10 +28,17 @@ from softbias.classifier import Classifier, Picture
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.grid import Grid
 from softbias.models.inspect import attention_sites
-from softbias.probes.attribution import METHODS, cells, methods_for, pooled
+from softbias.probes.attribution import (
+    METHODS,
+    GradientInspection,
+    inspect_with_gradients,
+    methods_for,
+    pooled,
+    relevance_by_gradient,
+)
+from softbias.probes.features import cells
 from softbias.probes.rollout import output_rows as rows_of_output
-from softbias.probes.rollout import relevance, relevance_by_gradient, rollout
-from softbias.probes.seeing import Seen, see
+from softbias.probes.rollout import relevance, rollout
 
 Array = NDArray[np.float32]
 SHOWN = ("rollout", "gradient-rollout", "gradients", "grad-cam")  # of one picture, where the model has them
@@ -211,8 +218,7 @@ def explain_pixels(
     names = classifier.output_names
     images = classifier.tensor(pixels)
     wanted = None if target is None else torch.tensor([class_number(target, names)], device=images.device)
-    seen = see(classifier.model, images, wanted)
-    assert seen.target is not None
+    seen = inspect_with_gradients(classifier.model, images, wanted)
     possible = methods_for(classifier.model, images)
     chosen = [method for method in SHOWN if method in possible] if methods is None else list(methods)
     for method in chosen:
@@ -237,7 +243,7 @@ def explain_pixels(
     return found if query is None else found.at(query)
 
 
-def by_method(method: str, classifier: Classifier, images: torch.Tensor, seen: Seen) -> torch.Tensor:
+def by_method(method: str, classifier: Classifier, images: torch.Tensor, seen: GradientInspection) -> torch.Tensor:
     """Relevance, from what was seen already where that is enough."""
     model, layers = classifier.model, sorted(seen.maps)
     if method == "rollout":
@@ -245,9 +251,8 @@ def by_method(method: str, classifier: Classifier, images: torch.Tensor, seen: S
         return relevance(rollout([seen.maps[layer] for layer in layers]), grid, rows_of_output(model, grid))
     if method == "gradient-rollout":
         return relevance_by_gradient(model, seen, layers)
-    assert seen.target is not None and seen.pixels is not None
     if method == "gradients":
-        return pooled(images * seen.pixels, cells(model, images))
+        return pooled(images * seen.image_gradient, cells(model, images))
     return METHODS[method](model, images, seen.target)
 
 
@@ -272,7 +277,7 @@ def learned(classifier: Classifier) -> dict[str, Any]:
     return {"mechanisms": mechanisms, "gates": gates, "bias": bias}
 
 
-def notes(seen: Seen, classifier: Classifier) -> list[str]:
+def notes(seen: GradientInspection, classifier: Classifier) -> list[str]:
     said = []
     if classifier.weights.startswith("untrained"):
         said.append("The weights were never trained: this shows what the model starts from, not what it has learned.")

@@ -11,6 +11,7 @@ WORDING: dict[str, Callable[..., str]] = {
     "text": lambda text: str(text),
     "run-continued": lambda step, total: f"it continued at step {step} of {total}",
     "run-began-again": lambda reason: f"it began again, because {reason}",
+    "probe-not-measurable": lambda probe, model, reason: f"{probe} of {model} is left out: {reason}",
 }
 
 

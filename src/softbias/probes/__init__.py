@@ -1,114 +1,171 @@
-"""Probes: what a model's bias is, measured. Each is a function (model, data, *, n, seed, …) → tidy rows; a companion draws.
+"""Probes: the bias of a model, measured. A probe is a function (classifier, data, *, n, seed, …) → tidy rows.
 
-    from softbias.probes import PROBES
-    rows = PROBES["locality"].measure(model, data, n=1000)
-    PROBES["locality"].draw(rows, "figures")
+    from softbias.probes import find_probe
+    rows = find_probe("locality").measure(model, data, n=1000)
+    find_probe("locality").draw(rows, "figures")
 
-A model is anything that maps images to logits (ours, timm's, Hugging Face's), data a `Dataset`, or arrays. See docs/probes.md.
+A model is any module that maps images to logits (ours, timm's, Hugging Face's) or a `Classifier`; data is a `Dataset` or
+arrays. A probe knows no run: `softbias.probe` measures runs. A new probe is a function in a file, a line in PROBES, and a test
+of its value on a model whose answer is known; the contract runs by itself. From outside the package it is
+`register_probe("mine", Probe(…))`, or an entry point in the group "softbias.probes". See docs/probes.md.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from softbias.classifier import Classifier
-from softbias.errors import unknown_name
+from softbias.errors import NotMeasurableError, SoftbiasError, unknown_name
+from softbias.models.inspect import unwrap
 from softbias.probes import (
+    changes,
     faithfulness,
     gates,
     gradient_biasing,
     illustrations,
     locality,
     masks,
-    occlusion,
-    patch_shuffle,
     profile,
     receptive_field,
     resolution,
-    rollout,
-    rotation,
     scenes,
     shift,
-    texture,
 )
+from softbias.probes.attribution import evaluating
+from softbias.probes.drawing import draw_points
 from softbias.probes.rows import Rows
+from softbias.probes.sampling import Source
 
-__all__ = ["PROBES", "Classifier", "Probe", "Rows", "find_probe"]
+__all__ = ["PROBES", "NotMeasurableError", "Probe", "Rows", "find_probe", "list_probes", "register_probe"]
 
 
 @dataclass(frozen=True)
 class Probe:
-    """measure   (model, data, **options) → rows
-    draw      (rows, folder) → files
-    about     what it tells, in a line
-    pictures  how many by default; 0 where weights alone are read
-    passes    per picture: (how many, at which multiple of the picture's side); a pass back counts as two forward
-    needs     "" for any classifier, "maps" for one whose attention can be read, "gates", "masks", "scores"
-    scenes    of its own beside the pictures: passes at other sides are then for the default number, whatever is asked
+    """function   (classifier, data, **options) → rows
+    draw       (rows, folder) → files
+    about      the question that it answers, in a line
+    n          the default number of images, or of scenes made from them; 0 where only weights are read
+    passes     per image: (number, side of the image relative to the model's); a backward pass counts as two forward passes
+    scenes     whether n counts scenes, of which there can be more than images; their examples are drawn beside the figures
     """
 
-    measure: Callable[..., Rows]
-    draw: Callable[[Rows, Any], list[Any]]
+    function: Callable[..., Rows]
+    draw: Callable[[Rows, Path], list[Path]]
     about: str
-    pictures: int = 1000
-    passes: tuple[tuple[float, float], ...] = ((1, 1),)  # (number, side of the picture relative to the model's)
-    needs: str = ""
+    n: int = 1000
+    passes: tuple[tuple[float, float], ...] = ((1, 1),)
     scenes: bool = False
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names of the options of the function."""
+        return tuple(inspect.signature(self.function).parameters)[2:]
+
+    def measure(self, model: nn.Module | Classifier, data: Source | None = None, **options: Any) -> Rows:
+        """The rows of a model, which is left in the mode it was in."""
+        for name in options:
+            if name not in self.options:
+                raise unknown_name("option of this probe", name, self.options)
+        with evaluating(unwrap(model.model if isinstance(model, Classifier) else model)):
+            return self.function(Classifier.of(model), data, **options)
+
+    def pass_text(self) -> str:
+        """
+        >>> PROBES["combined"].pass_text()
+        '2 (1, and 1 of 2 × the side)'
+        """
+        parts = [f"{count:g}" if side == 1 else f"{count:g} of {side:g} × the side" for count, side in self.passes]
+        kinds = f" ({', and '.join(parts)})" if len(parts) > 1 else ""
+        return f"{sum(count for count, _ in self.passes):g}{kinds}"
+
+
+def points(stem: str, across: str, title: str = "share of pictures") -> Callable[[Rows, Path], list[Path]]:
+    return partial(draw_points, stem=stem, panels_by="measure", across=across, title=title)
 
 
 PROBES: dict[str, Probe] = {
-    "locality": Probe(locality.locality, locality.draw, "how far attention looks, per layer and head", needs="maps"),
-    "gates": Probe(gates.gates, gates.draw, "gates, centers and widths of heads that look by place", 0, (), "gates"),
-    "masks": Probe(masks.masks, masks.draw, "learned masks: how far they moved, rank, reach", 0, (), "masks"),
+    "locality": Probe(locality.locality, locality.draw, "how far attention reaches, per layer and head"),
+    "gates": Probe(gates.gates, gates.draw, "gate, strength α, center and width of every positional head", 0, ()),
+    "masks": Probe(masks.masks, masks.draw, "learned masks: distance from the start, rank used, reach, the mask itself", 0, ()),
     "gradient-biasing": Probe(
-        gradient_biasing.gradient_biasing,
-        gradient_biasing.draw,
-        "the gradient on the map by distance",
-        200,
-        ((3, 1),),
-        "scores",
+        gradient_biasing.gradient_biasing, gradient_biasing.draw,
+        "the gradient on scores and on the map by distance, beside the mask", 200, ((3, 1),),
     ),
-    "rollout": Probe(rollout.rollout_rows, rollout.draw, "how many patches a rollout calls important", 1000, ((3, 1),), "maps"),
+    "rollout": Probe(
+        faithfulness.rollout_agreement, faithfulness.draw_rollout,
+        "how many patches a rollout calls important, see [explaining](explaining.md)", 1000, ((3, 1),),
+    ),
     "faithfulness": Probe(
-        faithfulness.faithfulness,
-        faithfulness.draw,
-        "insertion and deletion: which explanation to believe",
-        200,
-        ((280, 1),),
+        faithfulness.faithfulness, faithfulness.draw_faithfulness,
+        "insertion and deletion: which explanation to believe, see [explaining](explaining.md)", 200, ((280, 1),),
     ),
     "combined": Probe(
-        scenes.combined_probe, scenes.draw_combined, "four pictures in one: Top-4 matching", 5000, ((1, 1), (1, 2))
+        scenes.combined_probe, scenes.draw_combined, "four pictures in one: Top-4 matching, histogram",
+        5000, ((1, 1), (1, 2)), scenes=True,
     ),
     "background": Probe(
-        scenes.background_probe, scenes.draw_background, "a picture on a large background: accuracy", 5000, ((1, 1), (1, 4))
+        scenes.background_probe, scenes.draw_background, "a picture on a background of four times its side: accuracy",
+        5000, ((1, 1), (1, 4)), scenes=True,
     ),
-    "shift": Probe(shift.shift, shift.draw, "consistency and equivariance under translation", 1000, ((20, 1),)),
-    "rotation": Probe(rotation.rotation, rotation.draw, "consistency and accuracy under rotation", 1000, ((7, 1),)),
-    "patch-shuffle": Probe(patch_shuffle.patch_shuffle, patch_shuffle.draw, "parts without their order", 1000, ((4, 1),)),
-    "occlusion": Probe(occlusion.occlusion, occlusion.draw, "a share of the picture hidden", 1000, ((4, 1),)),
-    "texture": Probe(texture.texture, texture.draw, "style swaps between pictures: shape or texture?", 1000, ((3, 1),)),
+    "shift": Probe(
+        shift.shift, points("shift", "pixels", "share, or cosine"),
+        "translation: whether the class stays and features follow", 1000, ((20, 1),),
+    ),
+    "rotation": Probe(changes.rotation, points("rotation", "angle"), "rotation: same class, accuracy", 1000, ((7, 1),)),
+    "patch-shuffle": Probe(
+        changes.patch_shuffle, points("patch_shuffle", "tiles"), "tiles in another order: same class, accuracy", 1000, ((4, 1),)
+    ),
+    "occlusion": Probe(
+        changes.occlusion, points("occlusion", "hidden"), "a share of the picture hidden: same class, accuracy", 1000, ((4, 1),)
+    ),
+    "texture": Probe(
+        changes.texture, points("texture", "swap"), "style swaps between pictures: shape or texture?", 1000, ((3, 1),)
+    ),
     "receptive-field": Probe(
-        receptive_field.receptive_field, receptive_field.draw, "which pixels a feature depends on", 100, ((12, 1),)
+        receptive_field.receptive_field, receptive_field.draw, "the pixels that the middle feature depends on", 100, ((12, 1),)
     ),
     "resolution": Probe(
-        resolution.resolution, resolution.draw, "less detail, and other sizes", 1000, ((4, 1), (1, 0.75), (1, 1.5), (1, 2))
+        resolution.resolution, resolution.draw, "less detail, and other sizes: same class, accuracy",
+        1000, ((4, 1), (1, 0.75), (1, 1.5), (1, 2)),
     ),
     "illustrations": Probe(
-        illustrations.illustrations, illustrations.draw, "pictures of positional attention and of mask targets", 0, ()
+        illustrations.illustrations, illustrations.draw, "figures of positional attention and of mask targets", 0, ()
     ),
     "profile": Probe(
-        profile.profile,
-        profile.draw,
-        "the most telling numbers of all of them on one page",
+        profile.profile, profile.draw, "the most telling numbers of all probes: one page, one table",
         passes=((40, 1), (6, 2), (5, 4)),
-        scenes=True,
     ),
-}
+}  # fmt: skip
+SUMMARIES = ("profile", "illustrations")  # probes that measure nothing beyond the others
+ENTRY_POINTS = "softbias.probes"
+
+
+def register_probe(name: str, probe: Probe) -> Probe:
+    """Make a probe from outside the package usable by name in Python and on the command line."""
+    if not isinstance(probe, Probe):
+        raise SoftbiasError(f"a probe must be a softbias.probes.Probe, but got {probe!r}")
+    if PROBES.get(name, probe) is not probe:
+        raise SoftbiasError(f"the name {name!r} is taken by another probe")
+    PROBES[name] = probe
+    return probe
 
 
 def find_probe(name: str) -> Probe:
     if name not in PROBES:
-        raise unknown_name("probe", name, PROBES)
+        for point in entry_points(group=ENTRY_POINTS, name=name):
+            register_probe(name, point.load())
+    if name not in PROBES:
+        raise unknown_name("probe", name, list_probes())
     return PROBES[name]
+
+
+def list_probes() -> list[str]:
+    return [*PROBES, *(point.name for point in entry_points(group=ENTRY_POINTS) if point.name not in PROBES)]

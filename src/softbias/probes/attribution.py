@@ -1,56 +1,217 @@
-"""Ways to say which parts of a picture made the decision: one function each, (model, images, target) -> relevance of cells.
+"""Ways to find the parts of an image that made the decision: functions (model, images, target) -> relevance of cells.
 
-    rollout, rollout-max, rollout-min     attention alone, see `rollout`; the same picture for every class
+    rollout, rollout-max, rollout-min     attention alone, see `rollout`; the same map for every class
     gradient-rollout                      attention weighted by how much the class depends on it
     gradients                             |x ⊙ ∂y/∂x|, summed over the pixels of a cell
     integrated-gradients                  |(x − x₀) ⊙ mean over the way from x₀ of ∂y/∂x| (Sundararajan et al., 2017), x₀ = 0
     grad-cam                              max(Σ_c F_c mean(∂y/∂F_c), 0) on the last feature map (Selvaraju et al., 2017)
-    random                                noise: what an explanation must beat
+    random                                noise, which an explanation must beat
 
-`faithfulness` measures which of them to believe. Images are normalized, so that x = 0 is the average color.
+`faithfulness` measures which of them to believe. Images are normalized, so that x = 0 is the average color. The gradient of
+a class score y on an attention map is
 
-Shapes: B images, h × w cells (the patches of a transformer, 8 × 8 for a network without patches).
+    ∂y/∂A = ∂y/∂O · Vᵀ,     O = A V head by head, before the output projection
+
+so it needs no map in the graph, and every model keeps its fused path.
+
+Shapes: B images, H heads, N tokens, C channels, D = C / H, h × w cells (the patches of a transformer, 8 × 8 for a network
+without patches).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
-from softbias.attention import NoAttentionMapError
-from softbias.errors import SoftbiasError
-from softbias.models.inspect import attention_sites, choose_layers, unwrap
-from softbias.probes.rollout import attention_gradient_rollout, attention_rollout
-from softbias.probes.seeing import evaluating, see
+from softbias.attention import Attention, NoAttentionMapError
+from softbias.errors import NotMeasurableError, unknown_name
+from softbias.models.foreign import split_heads
+from softbias.models.inspect import (
+    Inspection,
+    Site,
+    attention_sites,
+    choose_layers,
+    describe,
+    inspect,
+    map_reader,
+    unwrap,
+)
+from softbias.probes.features import cells
+from softbias.probes.rollout import gradient_rollout, identity_like, output_rows, relevance, rollout
 
 Method = Callable[[nn.Module, Tensor, Tensor], Tensor]
-CELLS = (8, 8)  # of a network without patches
 STEPS = 16  # on the way of integrated gradients
 
+# Maps with their gradients
 
-def cells(model: nn.Module, images: Tensor) -> tuple[int, int]:
-    """How many cells a picture has, (height, width)."""
+
+@dataclass(kw_only=True)
+class GradientInspection(Inspection):
+    """An inspection with the gradients of a class score y.
+
+    target           (B,) the classes
+    gradients        layer -> ∂y/∂A  (B, H, N, N)
+    image_gradient   ∂y/∂x  (B, 3, height, width)
+    """
+
+    target: Tensor
+    gradients: dict[int, Tensor]
+    image_gradient: Tensor
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside: no dropout and no stochastic depth. Every module gets its own mode back."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
     try:
-        grid = attention_sites(model, (images.shape[-2], images.shape[-1]))[0].grid
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def inspect_with_gradients(model: nn.Module, images: Tensor, target: Tensor | None = None) -> GradientInspection:
+    """Logits, maps of every layer that has one, and gradients for the target class (default: the predicted one).
+
+    A model without attention maps has empty `maps` and `gradients`.
+    """
+    model = unwrap(model)
+    try:
+        sites = attention_sites(model, (images.shape[-2], images.shape[-1]))
+        layers = choose_layers(model, sites, None)
     except NoAttentionMapError:
-        return min(CELLS[0], images.shape[-2]), min(CELLS[1], images.shape[-1])
-    return grid.height, grid.width
+        sites, layers = [], []
+    maps: dict[int, Tensor] = {}
+    values: dict[int, Tensor] = {}
+    outputs: dict[int, Tensor] = {}
+    with evaluating(model), ExitStack() as hooks, torch.enable_grad():
+        for layer in layers:
+            module: Any = sites[layer].module
+            for hook in (
+                module.register_forward_hook(value_hook(sites[layer], layer, maps, values), with_kwargs=True),
+                output_hook(module, layer, outputs),
+            ):
+                hooks.callback(hook.remove)
+        images = images.detach().requires_grad_()
+        logits = model(images)
+        logits = logits if isinstance(logits, Tensor) else logits.logits
+        target = logits.argmax(-1) if target is None else target.to(logits.device)
+        score = logits.gather(1, target[:, None]).sum()
+        found = torch.autograd.grad(score, [images, *(outputs[layer] for layer in layers)])
+    gradients = {
+        layer: split_heads(slope, maps[layer].shape[1]) @ values[layer].mT
+        for layer, slope in zip(layers, found[1:], strict=True)
+    }
+    grids = {layer: sites[layer].grid for layer in layers}
+    return GradientInspection(
+        logits=logits.detach(), maps=maps, grid=grids, target=target, gradients=gradients, image_gradient=found[0]
+    )
+
+
+def value_hook(site: Site, layer: int, maps: dict[int, Tensor], values: dict[int, Tensor]) -> Callable[..., None]:
+    read_map = map_reader(site, layer, maps)
+
+    def read(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        with torch.no_grad():
+            read_map(module, args, kwargs, output)
+            values[layer] = read_values(module, args[0] if args else next(iter(kwargs.values())))
+
+    return read
+
+
+def read_values(module: Any, x: Tensor) -> Tensor:
+    """V of every readable attention: ours, timm's (ViT, DeiT, ConViT) and Hugging Face's.  # (B, N, C) -> (B, H, N, D)"""
+    if isinstance(module, Attention):
+        return module.values(x)
+    if hasattr(module, "qkv"):
+        return split_heads(module.qkv(x).chunk(3, dim=-1)[2], module.num_heads)
+    if hasattr(module, "v"):  # timm's GPSA
+        return split_heads(module.v(x), module.num_heads)
+    return split_heads((module.v_proj if hasattr(module, "v_proj") else module.value)(x), module.num_attention_heads)
+
+
+def output_hook(module: Any, layer: int, outputs: dict[int, Tensor]) -> Any:
+    """Keeps O = A V, the input of the output projection."""
+    project = getattr(module, "proj", None) or getattr(module, "o_proj", None)
+    if project is not None:
+
+        def before(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+            outputs[layer] = args[0]
+
+        return project.register_forward_pre_hook(before)
+
+    def after(_: nn.Module, args: Any, output: Any) -> None:  # older releases of transformers project in a module of its own
+        outputs[layer] = output[0] if isinstance(output, tuple) else output
+
+    return module.register_forward_hook(after)
+
+
+# Rollout of a model
+
+
+def layers_with_maps(model: nn.Module, found: Inspection, images: Tensor, missing: str) -> list[int]:
+    """The layers to roll out. Layers without a map are refused, or skipped as if each patch kept its own content."""
+    if missing not in ("refuse", "identity"):
+        raise unknown_name("way to treat layers without a map", missing, ("refuse", "identity"))
+    if not found.maps:
+        raise NoAttentionMapError(f"{describe(unwrap(model))} has no attention maps, so there is nothing to roll out")
+    depth = len(attention_sites(model, (images.shape[-2], images.shape[-1])))
+    without = sorted(set(range(depth)) - set(found.maps))
+    if without and missing == "refuse":
+        raise NoAttentionMapError(
+            f"layers {without} of {describe(unwrap(model))} mix patches without attention, so a rollout would leave out "
+            'their effect; missing="identity" rolls out the others'
+        )
+    return sorted(found.maps)
+
+
+def attention_rollout(model: nn.Module, images: Tensor, *, missing: str = "refuse", **options: Any) -> Tensor:
+    """Relevance of every patch by `rollout`, for any model that `inspect` reads; shares.  # (B, height, width)"""
+    with evaluating(unwrap(model)), torch.no_grad():
+        found = inspect(unwrap(model), images)
+    layers = layers_with_maps(model, found, images, missing)
+    grid = found.grid[layers[-1]]
+    return relevance(rollout([found.maps[layer] for layer in layers], **options), grid, output_rows(model, grid))
+
+
+def attention_gradient_rollout(
+    model: nn.Module, images: Tensor, target: Tensor | None = None, *, missing: str = "refuse"
+) -> Tensor:
+    """Relevance of every patch for a class (default: the predicted one) by `gradient_rollout`.  # (B, height, width)"""
+    found = inspect_with_gradients(model, images, target)
+    return relevance_by_gradient(model, found, layers_with_maps(model, found, images, missing))
+
+
+def relevance_by_gradient(model: nn.Module, found: GradientInspection, layers: Sequence[int]) -> Tensor:
+    grid = found.grid[layers[-1]]
+    rolled = gradient_rollout([found.maps[layer] for layer in layers], [found.gradients[layer] for layer in layers])
+    rows = output_rows(model, grid)
+    if rows.stop is None:  # the head reads the patches: their content before any attention explains no decision
+        rolled = rolled - identity_like(rolled)
+    return relevance(rolled, grid, rows)
+
+
+# Other methods
 
 
 def pooled(pixels: Tensor, shape: tuple[int, int]) -> Tensor:
-    """The strength of every cell as a share of the picture's.  # (B, 3, H, W) -> (B, h, w)"""
-    found = adaptive_avg_pool2d(pixels.abs().sum(1, keepdim=True), shape)[:, 0]
+    """The strength of every cell as a share of the whole image.  # (B, 3, H, W) -> (B, h, w)"""
+    return as_shares(adaptive_avg_pool2d(pixels.abs().sum(1, keepdim=True), shape)[:, 0])
+
+
+def as_shares(found: Tensor) -> Tensor:
     return found / found.sum((1, 2), keepdim=True).clamp_min(torch.finfo(found.dtype).tiny)
 
 
 def gradients(model: nn.Module, images: Tensor, target: Tensor) -> Tensor:
-    seen = see(model, images, target)
-    assert seen.pixels is not None
-    return pooled(images * seen.pixels, cells(model, images))
+    return pooled(images * inspect_with_gradients(model, images, target).image_gradient, cells(model, images))
 
 
 def integrated_gradients(model: nn.Module, images: Tensor, target: Tensor) -> Tensor:
@@ -77,7 +238,7 @@ def integrated(model: nn.Module, images: Tensor, target: Tensor) -> Tensor:
 def grad_cam(model: nn.Module, images: Tensor, target: Tensor) -> Tensor:
     bare: Any = unwrap(model)
     if not hasattr(bare, "forward_features") or not hasattr(bare, "forward_head"):
-        raise SoftbiasError(f"{type(bare).__name__} does not say where its features end, so there is no grad-cam of it")
+        raise NotMeasurableError(f"{type(bare).__name__} has no forward_features and forward_head, which grad-cam needs")
     shape = cells(model, images)
     with evaluating(bare), torch.enable_grad():
         features = bare.forward_features(images.detach().requires_grad_())
@@ -89,12 +250,11 @@ def grad_cam(model: nn.Module, images: Tensor, target: Tensor) -> Tensor:
         else:
             found = (features * slope.mean((2, 3), keepdim=True)).sum(1).clamp_min(0)
             found = interpolate(found[:, None], shape, mode="bilinear", align_corners=False)[:, 0]
-    found = found.detach()
-    return found / found.sum((1, 2), keepdim=True).clamp_min(torch.finfo(found.dtype).tiny)
+    return as_shares(found.detach())
 
 
 def noise(model: nn.Module, images: Tensor, target: Tensor) -> Tensor:
-    """The same noise for the same batch, whatever the global seed is."""
+    """The same noise for the same batch, independent of the global seed."""
     height, width = cells(model, images)
     found = torch.rand(len(images), height, width, generator=torch.Generator().manual_seed(0)).to(images)
     return found / found.sum((1, 2), keepdim=True)
@@ -111,11 +271,11 @@ METHODS: Mapping[str, Method] = {
     "random": noise,
 }
 PASSES = {"gradient-rollout": 2, "gradients": 2, "integrated-gradients": 2 * STEPS, "grad-cam": 2, "random": 0}  # others: 1
-ATTENTION = ("rollout", "rollout-max", "rollout-min", "gradient-rollout")
+BY_ATTENTION = ("rollout", "rollout-max", "rollout-min", "gradient-rollout")
 
 
 def methods_for(model: nn.Module, images: Tensor) -> list[str]:
-    """The methods that can say something about this model: no rollout without maps, no grad-cam without a map of features.
+    """The methods that suit this model: rollout needs maps, grad-cam a map of features.
 
     Grad-CAM is for convolutional networks: the patches of a transformer with a class token have no gradient at the end.
     """
@@ -123,5 +283,5 @@ def methods_for(model: nn.Module, images: Tensor) -> list[str]:
         choose_layers(model, attention_sites(model, (images.shape[-2], images.shape[-1])), None)
     except NoAttentionMapError:
         convolutional = hasattr(unwrap(model), "forward_head")
-        return [name for name in METHODS if name not in ATTENTION and (convolutional or name != "grad-cam")]
+        return [name for name in METHODS if name not in BY_ATTENTION and (convolutional or name != "grad-cam")]
     return [name for name in METHODS if name != "grad-cam"]

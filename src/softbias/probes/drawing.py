@@ -1,33 +1,36 @@
-"""What the companions of the probes share: panels, colors, and names of files. matplotlib without its global state."""
+"""Figures of rows: panels, colors and names of files, with matplotlib but without its global state."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from softbias.probes.rows import Row, Rows
+from softbias.files import replacing
+from softbias.probes.rows import Rows, model_label
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f4f24", "#4d4d4d")  # Okabe and Ito's, reordered
 MARKS = "osD^vPX*<>hp"
 DPI = 110
 
 
-def label(row: Row) -> str:
-    """A model as figures call it: whoever was never trained is called so."""
-    return row["model"] if row["weights"] in ("trained", "unknown") else f"{row['model']} ({row['weights']})"
-
-
-def several_times(rows: Rows) -> bool:
+def through_training(rows: Rows) -> bool:
+    """Whether rows were measured at several steps of a training."""
     return len({row.get("step") for row in rows}) > 1
 
 
 def by_model(rows: Rows) -> dict[str, Rows]:
-    """Rows by the model's name, whenever they were taken."""
+    """Rows by the name of the model."""
     found: dict[str, Rows] = defaultdict(list)
     for row in rows:
         found[row["model"]].append(row)
@@ -35,16 +38,16 @@ def by_model(rows: Rows) -> dict[str, Rows]:
 
 
 def latest(rows: Rows) -> dict[str, Rows]:
-    """The last rows in time of every model, by its label."""
+    """The rows of every model at its last step, by the model's label."""
     found = {}
     for of_model in by_model(rows).values():
         last = max(row.get("step") or 0 for row in of_model)
         kept = [row for row in of_model if (row.get("step") or 0) == last]
-        found[label(kept[0])] = kept
+        found[model_label(kept[0])] = kept
     return found
 
 
-def panels(count: int, *, side: float = 2.6, height: float | None = None, columns: int = 6) -> tuple[Any, list[Any]]:
+def panels(count: int, *, side: float = 2.6, height: float | None = None, columns: int = 6) -> tuple[Figure, list[Axes]]:
     """A figure of `count` axes, row by row."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -62,29 +65,36 @@ def panels(count: int, *, side: float = 2.6, height: float | None = None, column
     return figure, axes[:count]
 
 
-def save(figure: Any, folder: Any, stem: str, name: str | None = None) -> Path:
+def save(figure: Figure, folder: Path, stem: str, name: str | None = None) -> Path:
+    """Write <stem>.png, or <stem>-<name>.png where every model has a figure of its own."""
     tail = "" if name is None else "-" + re.sub(r"[^\w.]+", "_", name).strip("_")
     path = Path(folder) / f"{stem}{tail}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Software": None})
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", metadata={"Software": None})
     return path
 
 
-def heading(figure: Any, text: str) -> None:
-    """A title that is broken where the figure ends."""
+def heading(figure: Figure, text: str) -> None:
+    """A title with line breaks where the figure ends."""
     figure.suptitle("\n".join(textwrap.wrap(text, int(14 * figure.get_figwidth()))), fontsize=9)
 
 
-def picture(axes: Any, values: Any, **options: Any) -> Any:
+def draw_map(axes: Axes, values: ArrayLike, **options: Any) -> None:
     """A small map without ticks."""
-    drawn = axes.imshow(np.asarray(values), interpolation="nearest", **options)
+    axes.imshow(np.asarray(values), interpolation="nearest", **options)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.spines[:].set_visible(False)
-    return drawn
 
 
-def by_layer(rows: Rows, folder: Any, stem: str, measures: dict[str, str]) -> list[Path]:
+def as_matrix(cells: Mapping[tuple[int, int], float]) -> NDArray[np.float64]:
+    """Values by (row, column) as an array."""
+    height, width = (1 + max(cell[axis] for cell in cells) for axis in (0, 1))
+    return np.array([[cells[row, column] for column in range(width)] for row in range(height)])
+
+
+def by_layer(rows: Rows, folder: Path, stem: str, measures: dict[str, str]) -> list[Path]:
     """A panel per measure: a line per model over its layers, a faint dot per head."""
     models = latest(rows)
     figure, axes = panels(len(measures), side=4.2, height=3.0)
@@ -106,7 +116,7 @@ def by_layer(rows: Rows, folder: Any, stem: str, measures: dict[str, str]) -> li
     return [save(figure, folder, stem)]
 
 
-def over_training(rows: Rows, folder: Any, stem: str, measure: str, title: str) -> list[Path]:
+def over_training(rows: Rows, folder: Path, stem: str, measure: str, title: str) -> list[Path]:
     """A figure per model, a panel per layer, a line per head over the epochs."""
     made = []
     for name, of_model in by_model(rows).items():
@@ -133,13 +143,13 @@ def over_training(rows: Rows, folder: Any, stem: str, measure: str, title: str) 
     return made
 
 
-def mean(values: Any) -> float:
+def mean(values: Iterable[float]) -> float:
     found = list(values)
     return sum(found) / len(found) if found else float("nan")
 
 
-def bars(
-    rows: Rows, folder: Any, stem: str, panels_by: str, across: str, title: str, *, chance: float | None = None
+def draw_points(
+    rows: Rows, folder: Path, stem: str, panels_by: str, across: str, title: str, *, chance_level: float | None = None
 ) -> list[Path]:
     """A panel per value of one column, groups along another, a point with its interval per model."""
     models = latest(rows)
@@ -150,15 +160,15 @@ def bars(
         for number, (name, of_model) in enumerate(models.items()):
             chosen = {row[across]: row for row in of_model if row[panels_by] == kind and row["value"] is not None}
             shift = 0.7 * ((number + 0.5) / len(models) - 0.5)
-            places = [place + shift for place, group in enumerate(groups) if group in chosen]
+            positions = [index + shift for index, group in enumerate(groups) if group in chosen]
             found = [chosen[group] for group in groups if group in chosen]
             values = [row["value"] for row in found]
             spread = [[row["value"] - row["low"] for row in found], [row["high"] - row["value"] for row in found]]
             style: dict[str, Any] = {"color": HUES[number % len(HUES)], "capsize": 2, "ms": 4}
-            one.errorbar(places, values, spread, fmt=MARKS[number % len(MARKS)], label=name, **style)
-        if chance is not None:
-            one.axhline(chance, color="#777777", lw=1, ls=":")
-            one.annotate("random", (1, chance), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
+            one.errorbar(positions, values, spread, fmt=MARKS[number % len(MARKS)], label=name, **style)
+        if chance_level is not None:
+            one.axhline(chance_level, color="#777777", lw=1, ls=":")
+            one.annotate("random", (1, chance_level), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
         one.set_xticks(range(len(groups)), [str(group) for group in groups], fontsize=8)
         one.set_xlim(-0.6, len(groups) - 0.4)
         one.set_xlabel(across, fontsize=8)

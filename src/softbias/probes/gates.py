@@ -9,6 +9,7 @@ away, and centre and width are empty. Read off the weights, so there are no pict
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,9 +18,10 @@ from torch import nn
 from softbias.attention.gated import Gated
 from softbias.attention.positional import Positional
 from softbias.classifier import Classifier
-from softbias.errors import SoftbiasError
+from softbias.errors import NotMeasurableError
 from softbias.models.inspect import attention_sites
-from softbias.probes.rows import Row, Rows, exactly, stamp
+from softbias.probes.drawing import HUES, by_layer, heading, latest, over_training, panels, save, through_training
+from softbias.probes.rows import Row, Rows, labeled, without_interval
 
 UNITS = {"gate": "share of place", "strength": "α", "center_row": "patches", "center_column": "patches", "width": "patches"}
 
@@ -32,12 +34,12 @@ def gates(model: nn.Module | Classifier, data: Any = None) -> Rows:
     for layer, site in enumerate(attention_sites(classifier.model)):
         for head, values in enumerate(places(site.module)):
             found += [
-                {"measure": name, "unit": UNITS[name], "layer": layer, "head": head, **exactly(value)}
+                {"measure": name, "unit": UNITS[name], "layer": layer, "head": head, **without_interval(value)}
                 for name, value in values.items()
             ]
     if not found:
-        raise SoftbiasError(f"{classifier.name} has no gated or positional attention, so it has no gates")
-    return stamp(classifier, "gates", found)
+        raise NotMeasurableError(f"{classifier.name} has no gated or positional attention, so it has no gates")
+    return labeled(classifier, "gates", found)
 
 
 def places(module: Any) -> list[dict[str, float]]:
@@ -66,11 +68,9 @@ def bump(v: torch.Tensor) -> dict[str, float]:
     }
 
 
-def draw(rows: Rows, folder: Any) -> list[Any]:
+def draw(rows: Rows, folder: Path) -> list[Path]:
     """Gates by layer or over training, and where the bumps sit around the query."""
-    from softbias.probes.drawing import by_layer, over_training, several_times
-
-    if several_times(rows):
+    if through_training(rows):
         made = over_training(rows, folder, "gates", "gate", "gate σ(λ): share of place")
     elif any(row["measure"] == "gate" for row in rows):
         made = by_layer(rows, folder, "gates", {"gate": "gate σ(λ): share of place"})
@@ -79,11 +79,9 @@ def draw(rows: Rows, folder: Any) -> list[Any]:
     return made + draw_centers(rows, folder)
 
 
-def draw_centers(rows: Rows, folder: Any) -> list[Any]:
+def draw_centers(rows: Rows, folder: Path) -> list[Path]:
     """A circle per head at its centre, of its width, one panel a layer; of the last model in time where there are several."""
     from matplotlib.patches import Circle
-
-    from softbias.probes.drawing import HUES, heading, latest, panels, save
 
     made = []
     for name, of_model in latest(rows).items():

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,10 +34,11 @@ from softbias.attention import Attention
 from softbias.attention.full import Full
 from softbias.attention.masked import EPSILON, Masked, frobenius
 from softbias.classifier import Classifier
-from softbias.errors import SoftbiasError
+from softbias.errors import NotMeasurableError
 from softbias.models.inspect import attention_sites
-from softbias.probes.pictures import Source, sample
-from softbias.probes.rows import Row, Rows, mean_of, stamp
+from softbias.probes.drawing import HUES, heading, latest, panels, save
+from softbias.probes.rows import Row, Rows, labeled, mean_of
+from softbias.probes.sampling import Source, sample
 
 TINY = 1e-20
 
@@ -52,22 +54,22 @@ def gradient_biasing(
 ) -> Rows:
     """Rows per layer and distance, averaged over heads. One pass forward and one back per picture."""
     classifier = Classifier.of(model)
-    pictures = sample(data, classifier, n=n, seed=seed, split=split)
-    pictures.needed_labels("gradient-biasing")
-    layers = {layer: site.module for layer, site in enumerate(attention_sites(classifier.model, pictures.size))}
+    images = sample(data, classifier, n=n, seed=seed, split=split)
+    images.needed_labels("gradient-biasing")
+    layers = {layer: site.module for layer, site in enumerate(attention_sites(classifier.model, images.size))}
     chosen: dict[int, Any] = {layer: module for layer, module in layers.items() if isinstance(module, Masked | Full)}
     if not chosen:
-        raise SoftbiasError(f"{classifier.name} has neither learned masks nor full attention of ours to compare them with")
+        raise NotMeasurableError(f"{classifier.name} has neither learned masks nor full attention of ours to compare them with")
     soft = [layer for layer, module in chosen.items() if isinstance(module, Masked) and module.norm == "softmax"]
     if soft:
-        raise SoftbiasError(
+        raise NotMeasurableError(
             f'layers {soft} of {classifier.name} have norm="softmax", where the mask does not scale the gradient'
         )
     seen: dict[tuple[int, str, float], list[Tensor]] = defaultdict(list)
-    for images, labels in pictures.batches(classifier.device, batch=50):
+    for batch, labels in images.batches(classifier.device, batch=50):
         assert labels is not None
         with torch.enable_grad(), recording(chosen) as recorded:
-            cross_entropy(classifier.logits(images), labels, reduction="sum").backward()
+            cross_entropy(classifier.logits(batch), labels, reduction="sum").backward()
         for layer, (scores, masked, mask) in recorded.items():
             assert scores.grad is not None
             if not bool(chosen[layer].grid.patches_only(scores.grad).any()):
@@ -76,15 +78,17 @@ def gradient_biasing(
                 seen[layer, *key].append(values.detach().cpu())
         classifier.model.zero_grad(set_to_none=True)
     if not seen:
-        raise SoftbiasError(f"no patch of {classifier.name} receives a gradient in a layer that has masks or full attention")
+        raise NotMeasurableError(
+            f"no patch of {classifier.name} receives a gradient in a layer that has masks or full attention"
+        )
     rows = [row_of(layer, measure, distance, torch.cat(parts)) for (layer, measure, distance), parts in seen.items()]
-    return stamp(classifier, "gradient-biasing", rows, near=near, data=pictures.name)
+    return labeled(classifier, "gradient-biasing", rows, near=near, data=images.name)
 
 
 def row_of(layer: int, measure: str, distance: float, values: Tensor) -> Row:
     unit = "share" if measure.endswith("share") else "relative to the mean"
-    place = None if measure.endswith("share") else distance
-    return {"measure": measure, "unit": unit, "layer": layer, "head": None, "distance": place, **mean_of(values)}
+    apart = None if measure.endswith("share") else distance
+    return {"measure": measure, "unit": unit, "layer": layer, "head": None, "distance": apart, **mean_of(values)}
 
 
 @contextmanager
@@ -133,21 +137,19 @@ def by_distance(scores: Any, masked: Any, mask: Tensor, grid: Any, near: float) 
     return found
 
 
-def draw(rows: Rows, folder: Any) -> list[Any]:
+def draw(rows: Rows, folder: Path) -> list[Path]:
     """Gradient on the scores, on the map, and the mask, over distance: a line each, a panel per layer."""
-    from softbias.probes.drawing import HUES, heading, latest, panels, save
-
     made = []
     for name, of_model in latest(rows).items():
         layers = sorted({row["layer"] for row in of_model})
         figure, grid = panels(len(layers), side=2.8, height=2.5)
         kinds = {"on_scores": ("∂J/∂S = M ⊙ ∂J/∂Y", "-"), "on_map": ("∂J/∂Y", "--"), "mask": ("mask |M|", ":")}
         for axes, layer in zip(grid, layers, strict=True):
-            for number, (measure, (said, style)) in enumerate(kinds.items()):
+            for number, (measure, (label, style)) in enumerate(kinds.items()):
                 line = sorted(
                     (row["distance"], row["value"]) for row in of_model if row["layer"] == layer and row["measure"] == measure
                 )
-                axes.plot(*zip(*line, strict=True), style, color=HUES[number], label=said)
+                axes.plot(*zip(*line, strict=True), style, color=HUES[number], label=label)
             axes.axhline(1, color="#aaaaaa", lw=0.7)
             axes.set_ylim(bottom=0)
             axes.set_title(f"layer {layer}", fontsize=9)

@@ -16,6 +16,7 @@ Shapes: H heads, N tokens, P patches, r rank.
 from __future__ import annotations
 
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,11 @@ from torch import Tensor, nn
 
 from softbias.attention.masked import Masked
 from softbias.classifier import Classifier
-from softbias.errors import SoftbiasError
+from softbias.errors import NotMeasurableError
 from softbias.kernels.rolling import fitted_factors, kernel_map, unroll
 from softbias.models.inspect import attention_sites
-from softbias.probes.rows import Rows, exactly, stamp
+from softbias.probes.drawing import by_model, draw_map, heading, over_training, panels, save, through_training
+from softbias.probes.rows import Rows, labeled, without_interval
 
 UNITS = {"moved": "relative", "kernel_fit": "cosine", "rank": "effective rank", "rank_1%": "rank", "negative": "share"}
 UNITS |= {"reach": "patches"}
@@ -42,8 +44,8 @@ def masks(model: nn.Module | Classifier, data: Any = None) -> Rows:
         if isinstance(site.module, Masked):
             found += of_layer(site.module, layer)
     if not found:
-        raise SoftbiasError(f"{classifier.name} has no learned masks")
-    return stamp(classifier, "masks", found)
+        raise NotMeasurableError(f"{classifier.name} has no learned masks")
+    return labeled(classifier, "masks", found)
 
 
 def of_layer(attention: Masked, layer: int) -> Rows:
@@ -52,7 +54,7 @@ def of_layer(attention: Masked, layer: int) -> Rows:
     rolled = (attention.mask_a.mT @ attention.mask_b).float().cpu()
     scalars = measures(mask, rolled, initial_mask(attention), kernel_map(grid, attention.kernel), grid)
     rows: Rows = [
-        {"measure": name, "unit": UNITS[name], "layer": layer, "head": head, **exactly(value)}
+        {"measure": name, "unit": UNITS[name], "layer": layer, "head": head, **without_interval(value)}
         for name, values in scalars.items()
         for head, value in enumerate(values)
     ]
@@ -61,7 +63,15 @@ def of_layer(attention: Masked, layer: int) -> Rows:
     for head in range(len(mask)):
         values = mask[head, query, grid.prefix :].tolist()
         rows += [
-            {"measure": "mask", "unit": "weight", "layer": layer, "head": head, "row": row, "column": column, **exactly(value)}
+            {
+                "measure": "mask",
+                "unit": "weight",
+                "layer": layer,
+                "head": head,
+                "row": row,
+                "column": column,
+                **without_interval(value),
+            }
             for (row, column), value in zip(places, values, strict=True)
         ]
     return rows
@@ -89,11 +99,9 @@ def measures(mask: Tensor, rolled: Tensor, start: Tensor, kernel: Tensor, grid: 
     }
 
 
-def draw(rows: Rows, folder: Any) -> list[Any]:
+def draw(rows: Rows, folder: Path) -> list[Path]:
     """The mask of the middle patch: a line per layer and head, a column per epoch (or just one)."""
-    from softbias.probes.drawing import by_model, heading, over_training, panels, picture, save, several_times
-
-    made = over_training(rows, folder, "masks", "moved", "distance from the initial mask") if several_times(rows) else []
+    made = over_training(rows, folder, "masks", "moved", "distance from the initial mask") if through_training(rows) else []
     for name, of_model in by_model(rows).items():
         shown: dict[tuple[int, int], dict[float, dict[tuple[int, int], float]]] = defaultdict(lambda: defaultdict(dict))
         for row in of_model:
@@ -114,7 +122,7 @@ def draw(rows: Rows, folder: Any) -> list[Any]:
             height, width = (1 + max(place[side] for place in cells) for side in (0, 1))
             values = np.array([[cells[row, column] for column in range(width)] for row in range(height)])
             limit = float(np.abs(values).max())
-            picture(axes, values, cmap="RdBu_r", vmin=-limit, vmax=limit)
+            draw_map(axes, values, cmap="RdBu_r", vmin=-limit, vmax=limit)
             first = len(times) == 1 or time == times[0]
             axes.set_ylabel(f"layer {key[0]}\nhead {key[1]}" if first else "", fontsize=7)
             if len(times) > 1 and key == heads[0]:

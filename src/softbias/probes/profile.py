@@ -1,7 +1,8 @@
 """The bias profile: the most telling numbers of all probes, for one model or for many beside each other.
 
-Rows are those of the probes themselves, picked by `ITEMS`; what a model has nothing for (attention distance of a convolution)
-is an empty row that says why. `draw` writes profile.html, one page that opens offline, and profile.md, the table alone.
+The rows are rows of the probes, selected by `ITEMS`. Where a model has no such number (attention distance of a convolution),
+the row is empty and gives the reason. `draw` writes profile.html, one page that opens offline without script or outside
+request, and profile.md, the table alone.
 """
 
 from __future__ import annotations
@@ -9,25 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from softbias._version import __version__
 from softbias.classifier import Classifier
-from softbias.probes import (
-    gates,
-    locality,
-    occlusion,
-    patch_shuffle,
-    receptive_field,
-    resolution,
-    rotation,
-    scenes,
-    shift,
-    texture,
-)
-from softbias.probes.pictures import Source
-from softbias.probes.rows import Row, Rows
+from softbias.errors import NotMeasurableError
+from softbias.files import write_text
+from softbias.pages.html import template
+from softbias.probes import changes, gates, locality, receptive_field, resolution, shift
+from softbias.probes import scenes as scene_probes
+from softbias.probes.drawing import latest
+from softbias.probes.rows import Row, Rows, estimate, interval, model_label, not_measured, number, plain
+from softbias.probes.sampling import Source
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @dataclass(frozen=True)
@@ -42,26 +41,26 @@ class Item:
     where: dict[str, Any] = field(default_factory=dict)
 
 
-LOOKS, STANDS, RELIES, LARGER = "Where it looks", "What it withstands", "What it relies on", "Larger scenes"
+REACH, ROBUST, RELIES, LARGER = "Where it looks", "What it withstands", "What it relies on", "Larger scenes"
 ITEMS = (
-    Item("accuracy", "accuracy", STANDS, "rotation", "unchanged pictures", {"measure": "accuracy", "angle": "none"}),
-    Item("distance_first", "attention distance, first layer (px)", LOOKS, "locality", "mean over heads", {"layer": "first"}),
-    Item("distance", "attention distance, all layers (px)", LOOKS, "locality", "mean over layers", {"layer": "all"}),
-    Item("gate", "gate σ(λ)", LOOKS, "gates", "mean over heads and layers: share of place", {"measure": "gate"}),
-    Item("field", "effective receptive field (px)", LOOKS, "receptive-field", "mean radius at the last features",
+    Item("accuracy", "accuracy", ROBUST, "rotation", "unchanged pictures", {"measure": "accuracy", "angle": "none"}),
+    Item("distance_first", "attention distance, first layer (px)", REACH, "locality", "mean over heads", {"layer": "first"}),
+    Item("distance", "attention distance, all layers (px)", REACH, "locality", "mean over layers", {"layer": "all"}),
+    Item("gate", "gate σ(λ)", REACH, "gates", "mean over heads and layers: share of position", {"measure": "gate"}),
+    Item("field", "effective receptive field (px)", REACH, "receptive-field", "mean radius at the last features",
          {"measure": "radius", "layer": None}),
-    Item("shift1", "shift by 1 px: same class", STANDS, "shift", "mean of four directions",
+    Item("shift1", "shift by 1 px: same class", ROBUST, "shift", "mean of four directions",
          {"measure": "consistency", "pixels": 1}),
-    Item("shift4", "shift by 4 px: same class", STANDS, "shift", "mean of four directions",
+    Item("shift4", "shift by 4 px: same class", ROBUST, "shift", "mean of four directions",
          {"measure": "consistency", "pixels": 4}),
-    Item("equivariance", "features follow a shift by 8 px", STANDS, "shift", "cosine",
+    Item("equivariance", "features follow a shift by 8 px", ROBUST, "shift", "cosine",
          {"measure": "equivariance", "pixels": 8}),
-    Item("rotation30", "turned by 30°: accuracy", STANDS, "rotation", "", {"measure": "accuracy", "angle": 30}),
-    Item("rotation90", "turned by 90°: accuracy", STANDS, "rotation", "", {"measure": "accuracy", "angle": 90}),
-    Item("occlusion", "half hidden: accuracy", STANDS, "occlusion", "8 × 8 tiles", {"measure": "accuracy", "hidden": 0.5}),
-    Item("blurred", "half the detail: accuracy", STANDS, "resolution", "",
+    Item("rotation30", "turned by 30°: accuracy", ROBUST, "rotation", "", {"measure": "accuracy", "angle": 30}),
+    Item("rotation90", "turned by 90°: accuracy", ROBUST, "rotation", "", {"measure": "accuracy", "angle": 90}),
+    Item("occlusion", "half hidden: accuracy", ROBUST, "occlusion", "8 × 8 tiles", {"measure": "accuracy", "hidden": 0.5}),
+    Item("blurred", "half the detail: accuracy", ROBUST, "resolution", "",
          {"measure": "accuracy", "entry": "blurred", "scale": 0.5}),
-    Item("twice", "twice the size, native: accuracy", STANDS, "resolution", "",
+    Item("twice", "twice the size, native: accuracy", ROBUST, "resolution", "",
          {"measure": "accuracy", "entry": "native", "scale": 2.0}),
     Item("shuffle", "4 × 4 tiles shuffled: accuracy", RELIES, "patch-shuffle", "high: parts, not shape",
          {"measure": "accuracy", "tiles": 4}),
@@ -79,13 +78,13 @@ MEASURES: dict[str, Callable[..., Rows]] = {
     "gates": gates.gates,
     "receptive-field": receptive_field.receptive_field,
     "shift": shift.shift,
-    "rotation": rotation.rotation,
-    "occlusion": occlusion.occlusion,
+    "rotation": changes.rotation,
+    "occlusion": changes.occlusion,
     "resolution": resolution.resolution,
-    "patch-shuffle": patch_shuffle.patch_shuffle,
-    "texture": texture.texture,
-    "combined": scenes.combined_probe,
-    "background": scenes.background_probe,
+    "patch-shuffle": changes.patch_shuffle,
+    "texture": changes.texture,
+    "combined": scene_probes.combined_probe,
+    "background": scene_probes.background_probe,
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "shift": {"pixels": (1, 4, 8)},
@@ -105,43 +104,42 @@ def profile(
     scenes: int = 5000,
     seed: int = 0,
     split: str = "test",
-    backgrounds: Any = None,
+    backgrounds: scene_probes.BackgroundSource = None,
 ) -> Rows:
-    """A row per line of the profile. About 30 passes per picture, and 2 + 2 per scene, two of which are 4 and 16 × as large."""
+    """A row per item. About 30 passes per image, and 2 + 2 per scene, two of which are 4 and 16 × as large."""
     classifier = Classifier.of(model)
-    found: dict[str, Rows | str] = {}
+    found: dict[str, Rows | NotMeasurableError] = {}
     for name, measure in MEASURES.items():
         options: dict[str, Any] = {} if name == "gates" else {"seed": seed, "split": split, "n": n, **OPTIONS.get(name, {})}
         if name in ("combined", "background"):
             options["n"] = scenes
         if name == "receptive-field":
             options["n"] = min(n, 100)
-        if name == "background" and backgrounds is not None:
+        if name == "background":
             options["backgrounds"] = backgrounds
         try:
             found[name] = measure(classifier, data, **options)
-        except ValueError as error:
-            found[name] = str(error)
-    return [line(classifier, item, found[item.probe]) for item in ITEMS]
+        except NotMeasurableError as error:
+            found[name] = error
+    return [item_row(classifier, item, found[item.probe]) for item in ITEMS]
 
 
-def line(classifier: Classifier, item: Item, rows: Rows | str) -> Row:
+def item_row(classifier: Classifier, item: Item, rows: Rows | NotMeasurableError) -> Row:
     about: Row = {**classifier.about(), "probe": "profile", "measure": item.key, "title": item.title, "group": item.group}
-    nothing: Row = {"value": None, "low": None, "high": None, "n": 0, "unit": ""}
-    if isinstance(rows, str):
-        return {**about, **nothing, "note": rows}
+    if isinstance(rows, NotMeasurableError):
+        return {**about, "unit": "", **not_measured(rows)}
     if item.probe in ("locality", "gates"):
         chosen = averaged(item, rows)
     else:
         chosen = [row for row in rows if all(row.get(key) == value for key, value in item.where.items())]
     if not chosen:
-        return {**about, **nothing, "note": "not measured for this model"}
-    kept = ("value", "low", "high", "n", "unit", "chance", "note", "data", "backgrounds", "pictures", "map")
+        return {**about, "unit": "", **not_measured("not measured for this model")}
+    kept = ("value", "low", "high", "n", "unit", "chance_level", "note", "no_interval", "data", "backgrounds", "images", "map")
     return {**about, **{key: chosen[0][key] for key in kept if key in chosen[0]}}
 
 
 def averaged(item: Item, rows: Rows) -> Rows:
-    """One row over layers (and heads): means of values and of edges, which is wider than the interval of the mean."""
+    """One row over layers (and heads): means of values and of edges, an interval wider than that of the mean."""
     if item.probe == "gates":
         chosen = [row for row in rows if row["measure"] == "gate"]
     else:
@@ -157,13 +155,97 @@ def averaged(item: Item, rows: Rows) -> Rows:
     return [{**chosen[0], **means}]
 
 
-def draw(rows: Rows, folder: Any) -> list[Path]:
-    """profile.html and profile.md."""
-    from softbias.probes.profile_page import markdown, page
+# The table and the page
 
+
+def table(rows: Rows) -> tuple[list[str], list[tuple[Item, Rows]]]:
+    """The labels of the models, and for every item that any model has a row per model."""
+    models = latest(rows)
+    lines = []
+    for item in ITEMS:
+        cells = [next(row for row in of_model if row["measure"] == item.key) for of_model in models.values()]
+        if any(plain(row["value"]) is not None for row in cells):
+            lines.append((item, cells))
+    return list(models), lines
+
+
+def draw(rows: Rows, folder: Path) -> list[Path]:
+    """profile.html and profile.md."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    html, table = folder / "profile.html", folder / "profile.md"
-    html.write_text(page(rows), encoding="utf-8")
-    table.write_text(markdown(rows), encoding="utf-8")
-    return [html, table]
+    html, text = folder / "profile.html", folder / "profile.md"
+    write_text(html, page(rows))
+    write_text(text, markdown(rows))
+    return [html, text]
+
+
+def markdown(rows: Rows) -> str:
+    """A table with a line per item and a column per model."""
+    models, lines = table(rows)
+    text = [f"| | {' | '.join(models)} |", f"|---{'|---:' * len(models)}|"]
+    text += [f"| {item.title} | {' | '.join(estimate({**row, 'note': None}) for row in cells)} |" for item, cells in lines]
+    return "\n".join(text) + "\n"
+
+
+def print_profile(rows: Rows, console: Console) -> None:
+    """The same in the terminal."""
+    from rich import box
+    from rich.table import Table
+
+    models, lines = table(rows)
+    shown = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 2, 0, 0))
+    shown.add_column("profile", overflow="fold")
+    for name in models:
+        shown.add_column(name, justify="right", overflow="fold")
+    for item, cells in lines:
+        shown.add_row(item.title, *(estimate({**row, "note": None}) for row in cells))
+    console.print(shown)
+
+
+def chart(cells: Rows, models: list[str]) -> dict[str, Any]:
+    """Dots with whiskers on one axis from 0, in the coordinates of an SVG."""
+    shown = [(name, row) for name, row in zip(models, cells, strict=True) if plain(row["value"]) is not None]
+    unit = shown[0][1]["unit"]
+    top = max([row.get("high") or row["value"] for _, row in shown] + [1.0 if unit == "share" else 0.0])
+    top = top if top > 0 else 1.0
+    left, span = 8, 340
+
+    def across(value: float) -> float:
+        return round(left + span * max(value, 0.0) / top, 1)
+
+    marks = []
+    for index, (name, row) in enumerate(shown):
+        low, high = (row["value"] if plain(row.get(edge)) is None else row[edge] for edge in ("low", "high"))
+        edges = {"x": across(row["value"]), "low": across(low), "high": across(high)}
+        marks.append({"name": name, "y": 30 + 34 * index, **edges, "text": number(row["value"], unit)})
+    level = next((row["chance_level"] for _, row in shown if row.get("chance_level")), None)
+    ends = [(left, "0"), (left + span, number(top, unit))]
+    return {
+        "marks": marks,
+        "height": 34 * len(shown) + 34,
+        "chance_level": None if level is None else across(level),
+        "ends": ends,
+    }
+
+
+def page(rows: Rows) -> str:
+    models, lines = table(rows)
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for item, cells in lines:
+        texts = [
+            {"value": number(row["value"], row["unit"]), "interval": interval(row), "note": row.get("note"), "n": row.get("n")}
+            for row in cells
+        ]
+        groups.setdefault(item.group, []).append({"item": item, "cells": texts, "chart": chart(cells, models)})
+    order = dict.fromkeys(item.group for item in ITEMS[1:])
+    first = {row["model"]: row for row in rows}
+    facts = {
+        name: "; ".join(dict.fromkeys(str(row[name]) for row in rows if row.get(name))) for name in ("data", "backgrounds")
+    }
+    return template("profile.html.jinja").render(
+        models=models,
+        groups={name: groups[name] for name in order if name in groups},
+        untrained=[model_label(row) for row in first.values() if row["weights"].startswith("untrained")],
+        facts=facts,
+        version=__version__,
+    )

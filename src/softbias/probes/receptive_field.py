@@ -1,25 +1,26 @@
-"""The effective receptive field by gradient (Luo et al., 2016): which pixels the feature in the middle depends on.
+"""The effective receptive field by gradient (Luo et al., 2016): the pixels that the middle feature depends on.
 
     g = ‖∂(r · F[p]) / ∂x‖ over the channels of a pixel,    r of random signs, p the middle of the feature map
 
 A plain sum over channels will not do: after a layer norm it is constant. Random signs make E[g²] the squared norm of the
 Jacobian's column.
 
-    radius       Σ g ‖x − p‖ / Σ g                      mean distance of what counts, in pixels
+    radius       Σ g ‖x − p‖ / Σ g                      mean distance of the gradient, in pixels
     half_radius  the radius that holds half of Σ g
     extent       the farthest pixel (in rows or columns) with more than 1 % of the strongest pixel's mean gradient
-    field        the mean gradient itself, relative to its maximum, averaged down to at most 32 × 32: what the pictures show
+    field        the mean gradient itself, relative to its maximum, averaged down to at most 32 × 32, for the figures
 
 Layer None is the last feature map; where a model has blocks, each block's output is measured as well.
 
-Shapes: B pictures, C channels, h × w places.
+Shapes: B images, C channels, h × w cells of the feature map.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,57 +28,60 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
-from softbias.classifier import Classifier, feature_map
+from softbias.classifier import Classifier
 from softbias.grid import Grid
 from softbias.models.inspect import unwrap
 from softbias.models.vit import VisionTransformer
-from softbias.probes.pictures import Source, sample
-from softbias.probes.rows import Rows, exactly, mean_of, stamp
+from softbias.probes.drawing import as_matrix, draw_map, heading, latest, panels, save
+from softbias.probes.features import feature_map
+from softbias.probes.rows import Rows, labeled, mean_of, without_interval
+from softbias.probes.sampling import Source, sample
 
-LARGEST = 32  # of a drawn field
+LARGEST = 32  # side of a drawn field
+OF_THE_MEAN = "one field, the mean over all images"
 
 
 def receptive_field(
     model: nn.Module | Classifier, data: Source, *, n: int = 100, seed: int = 0, split: str = "test", layers: bool = True
 ) -> Rows:
-    """Rows per layer. One pass forward and one back per picture and layer."""
+    """Rows per layer. One pass forward and one back per image and layer."""
     classifier = Classifier.of(model)
-    pictures = sample(data, classifier, n=n, seed=seed, split=split)
-    chance = torch.Generator().manual_seed(seed)
+    images = sample(data, classifier, n=n, seed=seed, split=split)
+    rng = torch.Generator().manual_seed(seed)
     sums: dict[int | None, Tensor] = {}
     radii: dict[tuple[int | None, str], list[Tensor]] = defaultdict(list)
-    for images, _ in pictures.batches(classifier.device, batch=50):
-        images.requires_grad_()
-        with torch.enable_grad(), watching(classifier, images.shape[-2:] if layers else None) as seen:
-            maps: dict[int | None, Tensor] = {None: feature_map(classifier, images)}
-            maps = {**seen, **maps}
+    for batch, _ in images.batches(classifier.device, batch=50):
+        batch.requires_grad_()
+        with torch.enable_grad(), block_outputs(classifier, layers) as outputs:
+            last: dict[int | None, Tensor] = {None: feature_map(classifier, batch)}
+            maps = {**outputs, **last}
             for number, (layer, features) in enumerate(maps.items()):
-                gradient = middle_gradient(features, images, chance, keep=number < len(maps) - 1)  # (B, H, W)
-                distances = distances_from_middle(features, images)
+                gradient = middle_gradient(features, batch, rng, keep=number < len(maps) - 1)  # (B, H, W)
+                distances = distances_from_middle(features, batch)
                 total = gradient.sum((-2, -1)).clamp_min(1e-30)
                 radii[layer, "radius"].append(((gradient * distances).sum((-2, -1)) / total).cpu())
                 radii[layer, "half_radius"].append(half_radius(gradient, distances).cpu())
                 part = (gradient / total[:, None, None]).sum(0).cpu()
                 sums[layer] = sums.get(layer, torch.zeros_like(part)) + part
-        middle = {layer: middle_of(features, images) for layer, features in maps.items()}
+        middle = {layer: middle_of(features, batch) for layer, features in maps.items()}
     rows: Rows = []
     for (layer, measure), parts in radii.items():
         rows.append({"measure": measure, "unit": "pixels", "layer": layer, "head": None, **mean_of(torch.cat(parts))})
     for layer, field in sums.items():
         rows += field_rows(field / field.max().clamp_min(1e-30), layer, middle[layer])
-    return stamp(classifier, "receptive-field", rows, data=pictures.name)
+    return labeled(classifier, "receptive-field", rows, data=images.name)
 
 
-def middle_gradient(features: Tensor, images: Tensor, chance: torch.Generator, *, keep: bool) -> Tensor:
+def middle_gradient(features: Tensor, images: Tensor, rng: torch.Generator, *, keep: bool) -> Tensor:
     """# (B, C, h, w), (B, 3, H, W) -> (B, H, W)"""
-    signs = (2 * torch.randint(2, (features.shape[1],), generator=chance) - 1).to(features)
+    signs = (2 * torch.randint(2, (features.shape[1],), generator=rng) - 1).to(features)
     chosen = features[:, :, features.shape[2] // 2, features.shape[3] // 2] @ signs
     (gradient,) = torch.autograd.grad(chosen.sum(), images, retain_graph=keep)
     return gradient.norm(dim=1)
 
 
 def middle_of(features: Tensor, images: Tensor) -> tuple[float, float]:
-    """Where the middle place of a feature map lies in the picture, in pixels."""
+    """The pixel (row, column) at which the middle cell of a feature map is centered."""
     steps = images.shape[-2] / features.shape[-2], images.shape[-1] / features.shape[-1]
     return (features.shape[-2] // 2 + 0.5) * steps[0] - 0.5, (features.shape[-1] // 2 + 0.5) * steps[1] - 0.5
 
@@ -93,37 +97,38 @@ def half_radius(gradient: Tensor, distances: Tensor) -> Tensor:
     """The distance at which half of the gradient is reached.  # (B, H, W), (H, W) -> (B,)"""
     order = distances.flatten().argsort()
     reached = gradient.flatten(1)[:, order].cumsum(1)
-    place = (reached >= 0.5 * reached[:, -1:]).int().argmax(1)
-    return distances.flatten()[order][place]
+    first = (reached >= 0.5 * reached[:, -1:]).int().argmax(1)
+    return distances.flatten()[order][first]
 
 
 def field_rows(field: Tensor, layer: int | None, middle: tuple[float, float]) -> Rows:
     rows, columns = torch.nonzero(field > 0.01, as_tuple=True)
     extent = max(float((rows - middle[0]).abs().max()), float((columns - middle[1]).abs().max())) if len(rows) else 0.0
-    found: Rows = [{"measure": "extent", "unit": "pixels", "layer": layer, "head": None, **exactly(extent)}]
+    about = {"layer": layer, "head": None}
+    found: Rows = [{"measure": "extent", "unit": "pixels", **about, **without_interval(extent, OF_THE_MEAN)}]
     small = field
     if max(field.shape) > LARGEST:
         small = adaptive_avg_pool2d(field[None], (min(LARGEST, field.shape[0]), min(LARGEST, field.shape[1])))[0]
-    for row in range(small.shape[0]):
-        for column in range(small.shape[1]):
-            about = {"measure": "field", "unit": "relative", "layer": layer, "head": None, "row": row, "column": column}
-            found.append({**about, **exactly(float(small[row, column]))})
+    for row, line in enumerate(small.tolist()):
+        for column, value in enumerate(line):
+            cell = {"measure": "field", "unit": "relative", **about, "row": row, "column": column}
+            found.append({**cell, **without_interval(value, OF_THE_MEAN)})
     return found
 
 
 @contextmanager
-def watching(classifier: Classifier, size: Any) -> Iterator[dict[int | None, Tensor]]:
-    """Block by block the tokens as maps, while the model runs; nothing for a model without blocks of tokens."""
+def block_outputs(classifier: Classifier, wanted: bool) -> Iterator[dict[int | None, Tensor]]:
+    """The tokens after every block as maps, while the model runs; empty for a model without blocks of tokens."""
     model: Any = unwrap(classifier.model)
-    seen: dict[int | None, Tensor] = {}
-    blocks = getattr(model, "blocks", None) if size is not None and hasattr(model, "patch_embed") else None
+    found: dict[int | None, Tensor] = {}
+    blocks = getattr(model, "blocks", None) if wanted and hasattr(model, "patch_embed") else None
     with ExitStack() as hooks:
         for index, block in enumerate(blocks if isinstance(blocks, nn.ModuleList | nn.Sequential) else ()):
-            hooks.callback(block.register_forward_hook(keeper(model, index, seen)).remove)
-        yield seen
+            hooks.callback(block.register_forward_hook(output_hook(model, index, found)).remove)
+        yield found
 
 
-def keeper(model: Any, index: int, seen: dict[int | None, Tensor]) -> Any:
+def output_hook(model: Any, index: int, found: dict[int | None, Tensor]) -> Callable[..., None]:
     def keep(module: nn.Module, args: Any, tokens: Any) -> None:
         if isinstance(tokens, Tensor) and tokens.ndim == 3:
             if isinstance(model, VisionTransformer):
@@ -131,15 +136,13 @@ def keeper(model: Any, index: int, seen: dict[int | None, Tensor]) -> Any:
             else:
                 height, width = model.patch_embed.grid_size
                 grid = Grid(height, width, tokens.shape[1] - height * width)
-            seen[index] = grid.as_image(tokens)
+            found[index] = grid.as_image(tokens)
 
     return keep
 
 
-def draw(rows: Rows, folder: Any) -> list[Any]:
-    """The fields, a line per model, a column per layer; the last one is the feature map that is pooled."""
-    from softbias.probes.drawing import heading, latest, panels, picture, save
-
+def draw(rows: Rows, folder: Path) -> list[Path]:
+    """The fields, a line per model, a column per layer; the last column is the feature map that is pooled."""
     models = latest(rows)
     columns = max(len({row["layer"] for row in of_model}) for of_model in models.values())
     figure, grid = panels(len(models) * columns, side=1.6, height=1.75, columns=columns)
@@ -147,20 +150,15 @@ def draw(rows: Rows, folder: Any) -> list[Any]:
         axes.set_axis_off()
     for line, (name, of_model) in enumerate(models.items()):
         layers = sorted({row["layer"] for row in of_model}, key=lambda layer: (layer is None, layer or 0))
-        for place, layer in enumerate(layers):
-            cells = {
-                (row["row"], row["column"]): row["value"]
-                for row in of_model
-                if row["layer"] == layer and row["measure"] == "field"
-            }
-            height, width = (1 + max(cell[side] for cell in cells) for side in (0, 1))
-            axes = grid[line * columns + columns - len(layers) + place]
+        for index, layer in enumerate(layers):
+            own = [row for row in of_model if row["layer"] == layer]
+            field = as_matrix({(row["row"], row["column"]): row["value"] for row in own if row["measure"] == "field"})
+            axes = grid[line * columns + columns - len(layers) + index]
             axes.set_axis_on()
-            values = np.array([[cells[row, column] for column in range(width)] for row in range(height)])
-            picture(axes, np.sqrt(values), cmap="magma", vmin=0, vmax=1)
-            radius = next(row["value"] for row in of_model if row["layer"] == layer and row["measure"] == "radius")
+            draw_map(axes, np.sqrt(field), cmap="magma", vmin=0, vmax=1)
+            radius = next(row["value"] for row in own if row["measure"] == "radius")
             axes.set_title(f"{'features' if layer is None else f'layer {layer}'}: {radius:.1f} px", fontsize=7)
-            if place == 0:
+            if index == 0:
                 axes.set_ylabel(name, fontsize=7)
-    heading(figure, "effective receptive field of the middle place (square root of the gradient; mean radius)")
+    heading(figure, "effective receptive field of the middle cell (square root of the gradient; mean radius)")
     return [save(figure, folder, "receptive_field")]

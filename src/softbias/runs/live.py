@@ -1,14 +1,16 @@
 """Probes while a model trains: `fit --probe-every K` appends rows to RUN/probes/<name>.jsonl, at the start and every K epochs.
 
-They look at validation pictures (training pictures where there are none), never at test pictures, and at the weights as they
-are, not averaged. Nothing of the training changes: no random number is drawn, and the model is put back into its mode.
+They measure on validation images (training images where there are none), never on test images, and the present weights, not
+their average. Training is not affected: no global random number is drawn, and the model is put back into its mode. A probe
+that the model has nothing for (masks of a ConViT) leaves a note in RUN/probes/notes.json.
 
-A run that was killed comes by the same epochs again. So the first rows that a process writes take the place of all that are as
-late or later, and of a line that the kill tore: the files end as if the run had never been stopped.
+A run that was killed repeats some epochs. So before a process first appends to a file, it drops the rows of the same and of
+later steps, and a line that the kill tore: the files end as if the run had never been stopped.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,17 +18,19 @@ from typing import Any
 from softbias.classifier import Classifier
 from softbias.data.dataset import Dataset
 from softbias.data.splits import Split
-from softbias.errors import SoftbiasError
+from softbias.errors import NotMeasurableError, SoftbiasError
 from softbias.files import write_text
+from softbias.notes import Note
 from softbias.probes import find_probe
-from softbias.probes.writing import append_rows
+from softbias.probes.rows import append_rows
 from softbias.runs.fit import Watch
+from softbias.runs.probing import not_measurable
 from softbias.runs.run import Run
 from softbias.training import checkpoint
 from softbias.training.loop import Plan, set_mode
 
 LIVE = ("locality", "gates", "masks")  # one pass, or none
-PICTURES = 200
+IMAGES = 200
 
 
 class LiveProbes:
@@ -39,7 +43,8 @@ class LiveProbes:
         self.data = data.with_splits({"val": split.train if split.val is None else split.val})
         self.name = directory.path.name
         self.probes = {name: find_probe(name) for name in names}
-        self.own: set[Path] = set()  # files that end with rows of this process
+        self.own: set[Path] = set()  # files that this process has appended to
+        self.notes: list[Note] = []
 
     def start(self) -> None:
         """The untrained model, of a run that begins."""
@@ -57,15 +62,18 @@ class LiveProbes:
         classifier = Classifier.of(self.plan.model, self.name, **known)
         try:
             for name, probe in list(self.probes.items()):
-                options = {"n": PICTURES, "split": "val"} if probe.pictures else {}
+                options = {"n": IMAGES, "split": "val"} if probe.n else {}
                 try:
                     rows = probe.measure(classifier, self.data, **options)
-                except ValueError:  # the model has no such thing, and will not get it
+                except NotMeasurableError as error:  # training does not add such a part to the model
                     del self.probes[name]
+                    self.notes.append(not_measurable(name, self.name, error))
+                    self.folder.mkdir(parents=True, exist_ok=True)
+                    write_text(self.folder / "notes.json", json.dumps([note.to_dict() for note in self.notes], indent=1) + "\n")
                     continue
                 file = self.folder / f"{name}.jsonl"
                 if file not in self.own:
-                    forget(file, step)
+                    drop_from(file, step)
                     self.own.add(file)
                 append_rows(rows, file)
         finally:
@@ -73,7 +81,7 @@ class LiveProbes:
 
 
 def watching(every: int) -> Watch:
-    """For `run_fit(watch=…)`: probes at the start of a run and every so many epochs."""
+    """For `run_fit(watch=…)`: probes at the start of a run and every `every` epochs."""
     if every < 1:
         raise SoftbiasError(f"--probe-every takes a number of epochs of at least 1, but got {every}")
 
@@ -86,7 +94,7 @@ def watching(every: int) -> Watch:
     return watch
 
 
-def forget(file: Path, step: int) -> None:
-    """Keep the lines before a step alone; the file is there whole at any moment."""
+def drop_from(file: Path, step: int) -> None:
+    """Drop the rows of a step and of later ones."""
     if file.is_file():
         write_text(file, "".join(f"{line}\n" for line in checkpoint.rows_until(file, step - 1)))

@@ -10,8 +10,8 @@ checkpoint, and is named with its step wherever it is shown. Weights come from s
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from softbias.classifier import Classifier, weights_of
-from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
 from softbias.data.listing import some
 from softbias.errors import SoftbiasError
@@ -170,79 +169,3 @@ def unique(names: list[str]) -> list[str]:
         before = names[:index].count(name)
         found.append(f"{name} ({before + 1})" if before else name)
     return found
-
-
-# A classifier with the images to show it
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A classifier with a set of images, and its run where it has one."""
-
-    classifier: Classifier
-    data: Dataset
-    run: Run | None = None
-
-    def called(self, name: str) -> Pair:
-        return replace(self, classifier=replace(self.classifier, name=name))
-
-
-class Sets:
-    """Sets of images, each read once."""
-
-    def __init__(self, data_dir: str | None = None) -> None:
-        self.data_dir = data_dir
-        self.read: dict[str, Dataset] = {}
-
-    def load(self, source: str, **options: Any) -> Dataset:
-        if self.data_dir is not None:
-            options["data_dir"] = self.data_dir
-        key = repr((source, sorted(options.items())))
-        if key not in self.read:
-            self.read[key] = load_dataset(source, **options)
-        return self.read[key]
-
-    def of_run(self, run: Run) -> Dataset:
-        """The run's set, split as training split it: a validation image is no training image."""
-        data = run.data(self.load)
-        return data.with_splits(run.split(data).as_dict())
-
-
-def pair(source: str, data: str | None, sets: Sets, *, device: str = "cpu", options: Mapping[str, Any] | None = None) -> Pair:
-    """A source with `data`, or with the run's own set; everything that is not a run needs `data`.
-
-    options   of a model that is built here, which takes the classes and the size of the images
-    """
-    if is_built(source):
-        size = (options or {}).get("img_size")
-        found = sets.load(needed(source, data), **({"img_size": size} if size else {}))
-        fitting = {**(options or {}), "num_classes": len(found.class_names), "img_size": found.img_size}
-        return Pair(open_classifier(source, device=device, **fitting), found)
-    run = find_run(source)
-    classifier = open_classifier(run or source, device=device, read=sets.load)
-    if data is None and run is not None:
-        return Pair(classifier, sets.of_run(run), run)
-    return Pair(classifier, sets.load(needed(source, data), img_size=classifier.img_size), run)
-
-
-def needed(source: str, data: str | None) -> str:
-    if data is None:
-        raise SoftbiasError(f"{source} is not a run, so it brings no pictures along: name some with --data")
-    return data
-
-
-def through_training(given: Pair) -> Iterator[Classifier]:
-    """The classifier of a run at its start and at every checkpoint, in order."""
-    run = given.run
-    if run is None:
-        raise SoftbiasError(f"{given.classifier.name} is not a run, so it has no checkpoints")
-    checkpoints = run.checkpoints
-    if not checkpoints:
-        raise SoftbiasError(f"{run.path} keeps no checkpoints; fit with --keep every=1, or --probe-every 1")
-    rows = run.metrics()
-    if not rows:
-        raise SoftbiasError(f"{run.path} has no epoch in its metrics.jsonl, so the epochs of its checkpoints are not known")
-    steps = rows[0]["step"] / rows[0]["epoch"]
-    for checkpoint in checkpoints:
-        classifier = at_checkpoint(run, given.classifier, checkpoint)
-        yield replace(classifier, when={**classifier.when, "epoch": round(checkpoint.step / steps, 4)})

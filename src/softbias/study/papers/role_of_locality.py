@@ -9,8 +9,8 @@ from typing import Any
 import pandas
 
 from softbias.probes import find_probe
-from softbias.probes.writing import write_rows
-from softbias.runs.opening import Pair, Sets, pair
+from softbias.probes.rows import write_rows
+from softbias.runs.probing import DatasetCache, ProbeTarget, open_target
 from softbias.runs.run import START, Run
 from softbias.study.papers.measuring import FOLDER, arms_in_order, compared_runs, over_seeds, write_table
 from softbias.study.papers.named import Measured
@@ -107,7 +107,7 @@ def draw_curves(table: pandas.DataFrame, column: str, strength: float, folder: P
 
 def looks(frame: pandas.DataFrame, folder: Path, device: str, pictures: int) -> list[Measured]:
     """Non-locality without and with the most gated layers, before and after training; and the gates."""
-    sets = Sets()
+    cache = DatasetCache()
     strengths = sorted(frame["strength"].dropna().unique())
     usual = 1.0 if 1.0 in strengths else strengths[-1]
     gated = frame[(frame["gated"] == frame["gated"].max()) & (frame["strength"] == usual)]
@@ -116,7 +116,7 @@ def looks(frame: pandas.DataFrame, folder: Path, device: str, pictures: int) -> 
     of_gates: list[dict[str, Any]] = []
     for part, name in ((plain, "full attention"), (gated, "gated attention")):
         run = part.sort_values("seed").iloc[0]
-        named = pair(run["run"], None, sets, device=device)
+        named = open_target(run["run"], None, cache, device=device)
         for classifier in at_both_ends(named, name):
             rows += find_probe("locality").measure(classifier, named.data, n=pictures)
             of_gates += find_probe("gates").measure(classifier) if name == "gated attention" else []
@@ -134,7 +134,7 @@ def looks(frame: pandas.DataFrame, folder: Path, device: str, pictures: int) -> 
     return [*found, Measured("Gates", about, tuple(drawn), files)]
 
 
-def at_both_ends(named: Pair, name: str) -> list[Any]:
+def at_both_ends(named: ProbeTarget, name: str) -> list[Any]:
     """The model before its first step, and as it is now."""
     assert named.run is not None
     start = named.run.classifier(START, str(named.classifier.device))

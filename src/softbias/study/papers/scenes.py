@@ -10,9 +10,9 @@ from typing import Any
 import pandas
 
 from softbias.probes import find_probe
-from softbias.probes.scenes import sheet
-from softbias.probes.writing import write_rows
-from softbias.runs.opening import Sets, pair
+from softbias.probes.rows import write_rows
+from softbias.probes.scenes import draw_examples
+from softbias.runs.probing import DatasetCache, open_target
 from softbias.study.papers.measuring import (
     FOLDER,
     Point,
@@ -29,11 +29,11 @@ AXES = {"combined": "classes matched of four, mean", "background": "accuracy"}
 
 
 def measure(folder: Path, device: str, name: str, column: str, scenes: int, theirs: Mapping[str, float]) -> list[Measured]:
-    probe, sets = find_probe(name), Sets()
+    probe, cache = find_probe(name), DatasetCache()
     frame = compared_runs(folder)
     rows: list[dict[str, Any]] = []
     for run, arm, seed in zip(frame["run"], frame["arm"], frame["seed"], strict=True):
-        named = pair(run, None, sets, device=device)
+        named = open_target(run, None, cache, device=device)
         found = probe.measure(replace(named.classifier, name=arm), named.data, n=scenes)
         rows += [{**row, "seed": seed} for row in found]
     files = write_rows(rows, folder / FOLDER, name)
@@ -46,11 +46,11 @@ def measure(folder: Path, device: str, name: str, column: str, scenes: int, thei
         ]
         for entry in entries
     }
-    chance = next((row["chance"] for row in rows if row["measure"] == column and row.get("chance")), None)
+    chance = next((row["chance_level"] for row in rows if row["measure"] == column and row.get("chance_level")), None)
     figures = [draw_beside(shown, folder / FOLDER / f"{name}_by_model.png", AXES[name], chance=chance)]
     if name == "combined":
         figures += probe.draw([row for row in rows if row["seed"] == min(frame["seed"])], folder / FOLDER)  # the histograms
-    figures.append(sheet(named.data, folder / FOLDER / f"{name}_examples.png", kind=name))
+    figures.append(draw_examples(named.data, folder / FOLDER / f"{name}_examples.png", kind=name))
     seeds = frame["seed"].nunique()
     spread = "95 % t interval over seeds" if seeds > 1 else "95 % interval over scenes, of one seed"
     about = (

@@ -1,6 +1,6 @@
-"""The pictures a probe looks at: a seeded sample of a split, with the labels as the model has them.
+"""The images that a probe measures on: a seeded sample of a split, with labels numbered as the model numbers its classes.
 
-Shapes: n pictures of H × W, batches of B.
+Shapes: n images of H × W, batches of B.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from torch import Tensor
 
 from softbias.classifier import Classifier
 from softbias.data.dataset import Dataset
-from softbias.errors import SoftbiasError
+from softbias.errors import NotMeasurableError, SoftbiasError
 
 BATCH = 100
 
 
 @dataclass(frozen=True)
-class Pictures:
+class Sample:
     """images (n, 3, H, W) uint8; labels (n,), or None where the set's classes are not the model's."""
 
     images: Tensor
     labels: Tensor | None
-    name: str = "pictures"
+    name: str = "images"
     classes: int | None = None
 
     def __len__(self) -> int:
@@ -47,41 +47,44 @@ class Pictures:
 
     def needed_labels(self, probe: str) -> Tensor:
         if self.labels is None:
-            raise SoftbiasError(f"{probe} compares predictions with labels, but the classes of {self.name} are not the model's")
+            raise NotMeasurableError(
+                f"{probe} compares predictions with labels, but the classes of {self.name} are not the model's"
+            )
         return self.labels
 
 
-Source = Dataset | Pictures | tuple[Any, Any]
+Source = Dataset | Sample | tuple[Any, Any]
 
 
-def sample(data: Source, classifier: Classifier, *, n: int, seed: int = 0, split: str = "test") -> Pictures:
-    """At most n pictures of a split ("all": of the whole set), drawn by the seed; all of them where there are fewer.
+def sample(data: Source, classifier: Classifier, *, n: int, seed: int = 0, split: str = "test") -> Sample:
+    """At most n images of a split ("all": of the whole set), drawn by the seed; all of them where there are fewer.
 
-    data   a Dataset, Pictures, or arrays (n, H, W, 3) uint8 with labels (n,) or None
+    data   a Dataset, a Sample, or arrays (n, H, W, 3) uint8 with labels (n,) or None
     """
     if n < 1:
         raise SoftbiasError(f"n must be at least 1, but n={n}")
-    if isinstance(data, Pictures):
-        chosen = shuffled(len(data), n, seed)
-        labels = None if data.labels is None else data.labels[torch.from_numpy(chosen)]
-        return Pictures(data.images[torch.from_numpy(chosen)], labels, data.name, data.classes)
+    if isinstance(data, Sample):
+        chosen = torch.from_numpy(drawn(len(data), n, seed))
+        return dataclasses.replace(
+            data, images=data.images[chosen], labels=None if data.labels is None else data.labels[chosen]
+        )
     if isinstance(data, tuple):
         images, given = (None if part is None else np.asarray(part) for part in data)
         assert images is not None
-        chosen = shuffled(len(images), n, seed)
-        found = None if given is None else torch.from_numpy(given[chosen].astype(np.int64))
-        return Pictures(as_tensor(images[chosen]), found, classes=None if given is None else int(given.max()) + 1)
-    indices = np.arange(len(data)) if split == "all" else data.splits.get(split)
-    if indices is None or not len(indices):
-        raise SoftbiasError(f"{data.name} has no pictures in {split!r}; it has {', '.join(data.splits)}")
-    data = as_the_model_counts(data, classifier)
-    indices = indices[shuffled(len(indices), n, seed)]
+        indices = drawn(len(images), n, seed)
+        labels = None if given is None else torch.from_numpy(given[indices].astype(np.int64))
+        return Sample(as_tensor(images[indices]), labels, classes=None if given is None else int(given.max()) + 1)
+    part = np.arange(len(data)) if split == "all" else data.splits.get(split)
+    if part is None or not len(part):
+        raise NotMeasurableError(f"{data.name} has no images in {split!r}; it has {', '.join(data.splits)}")
+    data = numbered_as_the_model(data, classifier)
+    indices = part[drawn(len(part), n, seed)]
     known = classifier.class_names is None or set(data.class_names) <= set(classifier.class_names)
     labels = torch.from_numpy(np.ascontiguousarray(data.labels[indices])) if known else None
-    return Pictures(as_tensor(data.images[indices]), labels, data.name, len(data.class_names))
+    return Sample(as_tensor(data.images[indices]), labels, data.name, len(data.class_names))
 
 
-def shuffled(count: int, n: int, seed: int) -> NDArray[np.int64]:
+def drawn(count: int, n: int, seed: int) -> NDArray[np.int64]:
     return np.random.default_rng(seed).permutation(count)[:n]
 
 
@@ -89,8 +92,8 @@ def as_tensor(images: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).contiguous()
 
 
-def as_the_model_counts(data: Dataset, classifier: Classifier) -> Dataset:
-    """The set with its classes numbered as the model has them, where the model knows them all by name."""
+def numbered_as_the_model(data: Dataset, classifier: Classifier) -> Dataset:
+    """The set with its classes numbered as the model numbers them, where the model knows them all by name."""
     names = classifier.class_names
     if names is None or tuple(names) == data.class_names or not set(data.class_names) <= set(names):
         return data
