@@ -4,18 +4,16 @@ of their own, which `test_kernels.py` starts, and are not collected otherwise.""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
-from softbias.kernels.launching import forget_plans
+from softbias.kernels.launching import PLANS
 
 collect_ignore = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["interpreted"]
 
 
 @pytest.fixture
-def new_plans() -> Iterator[None]:
-    """For a test that changes tiles: launches are planned anew in it, and again after it."""
-    forget_plans()
-    yield
-    forget_plans()
+def new_plans() -> None:
+    """Launches are planned anew: nothing is compiled yet."""
+    for plan in PLANS:
+        plan.cache_clear()

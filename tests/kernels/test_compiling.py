@@ -9,22 +9,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from softbias import kernels
-from softbias.bench.kernels.sweeping import SWEEP
-from softbias.kernels import available, distance, gated, masked
-from softbias.kernels import gated_short_seq as gated_few
-from softbias.kernels import short_seq as few
-from softbias.kernels.launching import Program, forget_plans
+from softbias.bench.kernels import SWEEPS
+from softbias.kernels import dispatch, distance, launching, triton_api
+from softbias.kernels.gated import GatedMix
+from softbias.kernels.launching import Program
+from softbias.kernels.masked import MaskedAttention
+from softbias.kernels.short_seq import LONGEST as SHORT_SEQ
+from softbias.kernels.short_seq import GatedShortSeqAttention, ShortSeqAttention
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not available(), reason="Triton is not installed")]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not triton_api.INSTALLED, reason="Triton is not installed")]
 
 SHARED = 227 * 1024  # bytes that a program may have on Hopper
 TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 
 
 @pytest.fixture
-def launches(monkeypatch, new_plans) -> list:
-    """What would be started, with tensors on the meta device."""
+def launches(monkeypatch) -> list:
+    """The launches, with tensors on the meta device."""
     made: list = []
 
     def record(program, *tensors) -> None:
@@ -41,11 +42,11 @@ def compile_for_card(kernel, tiles, arguments, constants, number="fp32", card=90
     from triton.compiler import ASTSource
 
     signature, fixed, hints = {}, dict(constants), {}
-    for place, name in enumerate(kernel.arg_names):
+    for index, name in enumerate(kernel.arg_names):
         if name in constants:
             signature[name] = "constexpr"
             continue
-        value = arguments[place]
+        value = arguments[index]
         if isinstance(value, torch.Tensor):
             signature[name], multiple = TYPES[value.dtype], value.storage_offset() * value.element_size()
         elif isinstance(value, float):
@@ -55,7 +56,7 @@ def compile_for_card(kernel, tiles, arguments, constants, number="fp32", card=90
         else:
             signature[name], multiple = "i32", value
         if multiple % 16 == 0:
-            hints[place,] = [["tt.divisibility", 16]]
+            hints[index,] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, fixed, hints)
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
     return triton.compile(source, target=GPUTarget("cuda", card, 32), options=options)
@@ -85,6 +86,22 @@ def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.empty(*shape, dtype=dtype, device="meta")
 
 
+def launch_masked(kernel: MaskedAttention, qkv, a, b, roll: str = "paper") -> None:
+    out, norms, masks = kernel.forward(qkv, a, b, 0.1, 1, roll)
+    kernel.backward(torch.empty_like(out), qkv, a, b, out, norms, masks, 0.1, 1, roll)
+
+
+def launch_gated(
+    kernel: GatedMix, images: int, heads: int, height: int, width: int, channels: int, dtype=torch.bfloat16
+) -> None:
+    tokens = height * width
+    v = empty(images, tokens, 3, heads, channels, dtype=dtype).permute(2, 0, 3, 1, 4)[2]
+    content_out = empty(images, tokens, heads, channels, dtype=dtype).transpose(1, 2)
+    parameters = [empty(*size, dtype=torch.float32) for size in ((heads, 3), (heads,), (heads,))]
+    out, maps = kernel.forward(content_out, v, *parameters, height, width)
+    kernel.backward(torch.empty_like(out), content_out, v, maps, *parameters, width)
+
+
 @pytest.mark.parametrize("shape", [(512, 256, 12, 43), (8, 197, 3, 64), (8, 64, 4, 48)], ids=str)
 def test_the_penalty_fits_into_registers_and_shared_memory(launches, tmp_path, shape) -> None:
     images, tokens, heads, channels = shape
@@ -111,12 +128,11 @@ def test_masked_attention_fits_into_registers_and_shared_memory(launches, tmp_pa
     images, tokens, heads, channels = shape
     qkv = empty(images, tokens, 3, heads, channels, dtype=dtype)
     a, b = (empty(heads, rank, tokens, dtype=torch.float32) for _ in range(2))
-    out, norms, masks = masked.run_forward(qkv, a, b, 0.1, 1, roll)
-    masked.run_backward(torch.empty_like(out), qkv, a, b, out, norms, masks, 0.1, 1, roll)
+    launch_masked(MaskedAttention(), qkv, a, b, roll)
     unroll, *products, factors = launches
     names = [launch[0].__name__ for launch in products]
-    if tokens <= few.LONGEST:
-        assert names == ["forward_program", "backward_program"]
+    if tokens <= SHORT_SEQ:
+        assert names == ["forward_program", "short_seq_backward_program"]
         require_fit(products[:1], tmp_path)
         compiled = compile_for_card(*products[1])
         assert "wgmma" in compiled.asm["ptx"] and compiled.metadata.shared <= SHARED // 2  # two on a multiprocessor
@@ -138,13 +154,7 @@ def test_masked_attention_fits_into_registers_and_shared_memory(launches, tmp_pa
     "shape", [(256, 4, 14, 14, 48), (256, 16, 14, 14, 48), (512, 4, 8, 8, 48), (64, 4, 14, 14, 56)], ids=str
 )
 def test_the_gated_mixture_fits_and_reads_eight_channels_at_once(launches, tmp_path, shape, dtype) -> None:
-    images, heads, height, width, channels = shape
-    tokens = height * width
-    v = empty(images, tokens, 3, heads, channels, dtype=dtype).permute(2, 0, 3, 1, 4)[2]
-    anywhere = empty(images, tokens, heads, channels, dtype=dtype).transpose(1, 2)
-    parameters = [empty(*size, dtype=torch.float32) for size in ((heads, 3), (heads,), (heads,))]
-    out, maps = gated.run_forward(anywhere, v, *parameters, height, width)
-    gated.run_backward(torch.empty_like(out), anywhere, v, maps, *parameters, width)
+    launch_gated(GatedMix(), *shape, dtype=dtype)
     assert len(launches) == 6
     products = [launch for launch in launches if "DEPTH" in launch[3]]
     require_fit(products, tmp_path)
@@ -161,11 +171,11 @@ def test_the_gated_mixture_fits_and_reads_eight_channels_at_once(launches, tmp_p
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("shape", [(512, 65, 3, 64), (512, 64, 4, 48), (512, 65, 3, 48)], ids=str)
-def test_attention_among_few_tokens_fits_and_reads_eight_channels_at_once(launches, tmp_path, shape, dtype) -> None:
+def test_attention_with_short_sequences_fits_and_reads_eight_channels_at_once(launches, tmp_path, shape, dtype) -> None:
     images, tokens, heads, channels = shape
     qkv = empty(images, tokens, 3, heads, channels, dtype=dtype)
-    out = few.run_forward(qkv, 0.1)
-    few.run_backward(torch.empty_like(out), qkv, 0.1)
+    kernel = ShortSeqAttention()
+    kernel.backward(kernel.forward(qkv, 0.1), qkv, 0.1)
     assert len(launches) == 2
     require_fit(launches, tmp_path)
     for launch in launches:
@@ -175,37 +185,28 @@ def test_attention_among_few_tokens_fits_and_reads_eight_channels_at_once(launch
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_gated_attention_among_few_tokens_fits(launches, tmp_path, dtype) -> None:
+def test_gated_attention_with_short_sequences_fits(launches, tmp_path, dtype) -> None:
     qkv = empty(512, 64, 3, 4, 48, dtype=dtype)
     parameters = [empty(*size, dtype=torch.float32) for size in ((4, 3), (4,), (4,))]
-    out = gated_few.run_forward(qkv, *parameters, 0.1, 8)
-    gated_few.run_backward(torch.empty_like(out), qkv, *parameters, 0.1, 8)
+    kernel = GatedShortSeqAttention()
+    kernel.backward(kernel.forward(qkv, *parameters, 0.1, 8), qkv, *parameters, 0.1, 8)
     assert len(launches) == 3
     require_fit(launches[:2], tmp_path)
     assert all("mul.f64" not in compile_for_card(*launch, number="fp64").asm["ptx"] for launch in launches)
 
 
-@pytest.mark.parametrize("name", ["mix", "mix backward", "pairs"])
-def test_every_tile_that_the_benchmark_tries_for_it_fits(launches, tmp_path, monkeypatch, name) -> None:
-    attribute, program = {"mix": ("MIX", 1), "mix backward": ("VALUES", 2), "pairs": ("PAIRS", 3)}[name]
-    v, anywhere = empty(256, 196, 3, 4, 48).permute(2, 0, 3, 1, 4)[2], empty(256, 196, 4, 48).transpose(1, 2)
-    parameters = [empty(*size, dtype=torch.float32) for size in ((4, 3), (4,), (4,))]
-    for tiles in SWEEP[name]:
-        monkeypatch.setattr(gated, attribute, tiles)
-        forget_plans()
-        out, maps = gated.run_forward(anywhere, v, *parameters, 14, 14)
-        gated.run_backward(torch.empty_like(out), anywhere, v, maps, *parameters, 14)
+@pytest.mark.parametrize(("name", "program"), [("mix", 1), ("values", 2), ("pairs", 3)])
+def test_every_tile_that_the_benchmark_tries_for_it_fits(launches, tmp_path, name, program) -> None:
+    for tiles in SWEEPS[f"gated.{name}"].values:
+        launch_gated(GatedMix(**{name: tiles}), 256, 4, 14, 14, 48)
     require_fit(launches[program::6], tmp_path)
 
 
 @pytest.mark.parametrize(("name", "program"), [("unroll", 0), ("factors", 4)])
-def test_every_tile_that_the_benchmark_tries_for_a_mask_fits(launches, tmp_path, monkeypatch, name, program) -> None:
+def test_every_tile_that_the_benchmark_tries_for_a_mask_fits(launches, tmp_path, name, program) -> None:
     qkv, a, b = empty(256, 197, 3, 3, 64), *(empty(3, 9, 197, dtype=torch.float32) for _ in range(2))
-    for tiles in SWEEP[name]:
-        monkeypatch.setattr(masked, name.upper(), tiles)
-        forget_plans()
-        out, norms, masks = masked.run_forward(qkv, a, b, 0.1, 1, "paper")
-        masked.run_backward(torch.empty_like(out), qkv, a, b, out, norms, masks, 0.1, 1, "paper")
+    for tiles in SWEEPS[f"masked.{name}"].values:
+        launch_masked(MaskedAttention(**{name: tiles}), qkv, a, b)
     for launch in launches[program::5]:
         compiled = compile_for_card(*launch)
         assert stack_bytes(compiled, tmp_path) == 0 and compiled.metadata.shared <= SHARED, launch
@@ -213,29 +214,26 @@ def test_every_tile_that_the_benchmark_tries_for_a_mask_fits(launches, tmp_path,
 
 @pytest.mark.parametrize("card", [86, 89, 120])
 def test_kernels_fit_into_the_shared_memory_of_a_geforce(launches, monkeypatch, card) -> None:
-    """What a layer of the longest and widest size that is taken there starts, forward and backward."""
-    monkeypatch.setattr(kernels, "usable", lambda *given, **limits: True)
+    """The launches of a layer of the longest and widest size that is taken there, forward and backward."""
+    monkeypatch.setattr(dispatch, "usable", lambda *given, **limits: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: divmod(card, 10))
-    monkeypatch.setattr(kernels, "_roomy", {})
-    assert not masked.fits(empty(8, 129, 3, 2, 64)) and masked.fits(empty(8, 128, 3, 2, 64))
+    monkeypatch.setattr(launching, "_large_smem", {})
+    assert not dispatch.masked_attention(empty(8, 129, 3, 2, 64)) and dispatch.masked_attention(empty(8, 128, 3, 2, 64))
+    short, gated_short = ShortSeqAttention(), GatedShortSeqAttention()
     for tokens in (64, 65, 128):
         qkv, a, b = empty(8, tokens, 3, 2, 64), *(empty(2, 9, tokens, dtype=torch.float32) for _ in range(2))
-        out, norms, masks = masked.run_forward(qkv, a, b, 0.1, 1, "paper")
-        masked.run_backward(torch.empty_like(out), qkv, a, b, out, norms, masks, 0.1, 1, "paper")
-        if tokens <= few.LONGEST:
-            few.run_backward(few.run_forward(qkv, 0.1), qkv, 0.1)
+        launch_masked(MaskedAttention(), qkv, a, b)
+        if tokens <= SHORT_SEQ:
+            short.backward(short.forward(qkv, 0.1), qkv, 0.1)
     parameters = [empty(*size, dtype=torch.float32) for size in ((4, 3), (4,), (4,))]
     qkv = empty(8, 64, 3, 4, 64)
-    gated_few.run_backward(gated_few.run_forward(qkv, *parameters, 0.1, 8), qkv, *parameters, 0.1, 8)
+    gated_short.backward(gated_short.forward(qkv, *parameters, 0.1, 8), qkv, *parameters, 0.1, 8)
     for side, channels in ((14, 48), (16, 128), (32, 64)):
-        v = empty(8, side**2, 3, 4, channels).permute(2, 0, 3, 1, 4)[2]
-        anywhere = empty(8, side**2, 4, channels).transpose(1, 2)
-        out, maps = gated.run_forward(anywhere, v, *parameters, side, side)
-        gated.run_backward(torch.empty_like(out), anywhere, v, maps, *parameters, side)
+        launch_gated(GatedMix(), 8, 4, side, side, channels)
     q, k, _ = empty(8, 256, 3, 2, 64).permute(2, 0, 3, 1, 4).unbind(0)
     for gradient in (False, True):
         strides = q.stride(), k.stride(), q.stride()
-        distance.plan(q.shape, *strides, 0.1, gradient, False, False)(
+        distance.plan(q.shape, *strides, 0.1, gradient, False, False, distance.TILES)(
             q, k, *(empty(1, dtype=torch.float32) for _ in range(3)), q, k
         )
     for launch in launches:

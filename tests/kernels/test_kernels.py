@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from softbias import kernels
 from softbias.attention import Full, Gated, Masked
-from softbias.attention.ahead import compile_ahead
 from softbias.grid import Grid
-from softbias.kernels.launching import Program
+from softbias.kernels import dispatch, triton_api
+from softbias.kernels.launching import Program, precompile
+from softbias.kernels.masked import masked_attention
 
 HERE = Path(__file__).parent
-needs_triton = pytest.mark.skipif(not kernels.available(), reason="Triton is not installed")
+needs_triton = pytest.mark.skipif(not triton_api.INSTALLED, reason="Triton is not installed")
 
 
 @needs_triton
@@ -55,23 +55,21 @@ def test_kernels_are_used_for_half_precision_on_a_recent_card_within_their_sizes
     class OnACard:
         is_cuda, device = True, torch.device("cuda", 0)
 
-    monkeypatch.setattr(kernels, "recent", lambda index: True)
-    monkeypatch.setattr(kernels, "_triton", True)
+    monkeypatch.setattr(dispatch, "recent", lambda index: True)
+    monkeypatch.setattr(triton_api, "INSTALLED", True)
     tensor = OnACard()
     tensor.dtype = dtype
-    assert kernels.usable(tensor, tokens, channels) is expected
-    with kernels.disabled():
-        assert not kernels.usable(tensor, tokens, channels)
-    assert kernels.usable(tensor, tokens, channels) is expected
-    half = dtype in kernels.HALF
-    assert kernels.usable(tensor, tokens, channels, longest=1024, widest=128) is half
-    assert not kernels.usable(tensor, tokens, channels, longest=tokens - 1, widest=128)
+    assert dispatch.usable(tensor, tokens, channels) is expected
+    with dispatch.disabled():
+        assert not dispatch.usable(tensor, tokens, channels)
+    assert dispatch.usable(tensor, tokens, channels) is expected
+    half = dtype in dispatch.HALF
+    assert dispatch.usable(tensor, tokens, channels, longest=1024, widest=128) is half
+    assert not dispatch.usable(tensor, tokens, channels, longest=tokens - 1, widest=128)
 
 
 @needs_triton
 def test_a_cpu_tensor_given_to_a_kernel_names_the_interpreter() -> None:
-    from softbias.kernels.masked import masked_attention
-
     with pytest.raises(ValueError, match="set TRITON_INTERPRET=1"):
         masked_attention(torch.zeros(1, 4, 3, 1, 16), torch.zeros(1, 2, 4), torch.zeros(1, 2, 4), 1.0, 0, "paper")
 
@@ -134,26 +132,43 @@ def test_a_compiled_layer_starts_the_kernels_itself_on_the_card(build, program) 
         assert (a - b).norm() < 0.01 * b.norm()
 
 
-def test_nothing_is_compiled_ahead_on_a_cpu(monkeypatch) -> None:
+def test_nothing_is_precompiled_on_a_cpu(monkeypatch) -> None:
     monkeypatch.setattr(Full, "forward", None)
-    compile_ahead(Full(192, 3, Grid(8, 8)), 4)
+    precompile(Full(192, 3, Grid(8, 8)), 4)
+
+
+def test_a_subclass_has_no_fused_program_unless_it_defines_one(monkeypatch) -> None:
+    class Mine(Full):
+        pass
+
+    class Fused(Full):
+        def fused(self, qkv: torch.Tensor) -> torch.Tensor:
+            return qkv[:, :, 2]
+
+    assert Full.has_fused and not Mine.has_fused and Fused.has_fused
+    monkeypatch.setattr(dispatch, "softmax_attention", lambda qkv: pytest.fail("it was asked for a program"))
+    x = torch.randn(2, 9, 32)
+    layer = Mine(32, 2, Grid(3, 3))
+    torch.testing.assert_close(layer(x), layer.by_definition(x))
+    layer = Fused(32, 2, Grid(3, 3))
+    torch.testing.assert_close(layer(x), layer.merge(layer.values(x)))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_what_was_compiled_ahead_is_all_that_a_step_needs_on_the_card(monkeypatch, new_plans) -> None:
+def test_a_step_needs_no_more_than_was_precompiled_on_the_card(monkeypatch, new_plans) -> None:
     model = torch.nn.Sequential(
         Full(192, 3, Grid(8, 8)), Full(192, 3, Grid(8, 8)), Masked(192, 3, Grid(8, 8)), Gated(192, 4, Grid(8, 8))
     ).cuda()
     with torch.autocast("cuda", torch.bfloat16):
-        compile_ahead(model, 6)
+        precompile(model, 6)
         waiting: list[Program] = []
-        first = Program.first
+        first = Program.first_launcher
 
         def recorded(program: Program, kinds: tuple) -> object:
-            assert kinds in program.coming
+            assert kinds in program.compiling
             waiting.append(program)
             return first(program, kinds)
 
-        monkeypatch.setattr(Program, "first", recorded)
+        monkeypatch.setattr(Program, "first_launcher", recorded)
         model(torch.randn(6, 64, 192, device="cuda", requires_grad=True)).sum().backward()
     assert len(waiting) == 2 + 4 + 3

@@ -9,17 +9,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from softbias import kernels
-from softbias.kernels import gated, masked
-from softbias.kernels import gated_short_seq as gated_few
-from softbias.kernels import short_seq as few
-from softbias.kernels.launching import PLANS, Program, capture_launches, forget_plans, planned, prepare
-from softbias.kernels.operation import likely
-from softbias.kernels.tiles import Tiles
+from softbias.kernels import dispatch, gated, masked, short_seq, triton_api
+from softbias.kernels.launching import PLANS, Program, Tiles, capture_launches, compile_in_threads, planned
+from softbias.kernels.operation import Kernel, eager
+from softbias.kernels.torch_api import exporting
 
 
-class Kernel:
-    """Takes notes like Triton's: `kernel[grid](…)` looks at everything and starts; what `warmup` returns starts only."""
+class FakeKernel:
+    """Takes notes, with Triton's interface: `kernel[grid](…)` examines everything and launches; `warmup` returns launchers."""
 
     arg_names = ("x", "y", "n", "heads", "BLOCK")
 
@@ -40,7 +37,7 @@ class Kernel:
 
 
 class Again:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: FakeKernel) -> None:
         self.kernel = kernel
 
     def __getitem__(self, grid):
@@ -53,10 +50,10 @@ def tensor(address: int, dtype: torch.dtype = torch.bfloat16) -> SimpleNamespace
 
 
 @pytest.fixture
-def kernel(monkeypatch) -> Kernel:
+def kernel(monkeypatch) -> FakeKernel:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
-    return Kernel()
+    return FakeKernel()
 
 
 @pytest.fixture
@@ -96,26 +93,26 @@ def test_prepared_programs_are_compiled_aside_and_waited_for(kernel, program) ->
     other = Program(kernel, (1,), Tiles(16, 4, 2), (8,), {"BLOCK": 16, "heads": 3})
     kinds = (0, HALF, HALF)
     kernel.may_compile.clear()
-    prepare([(program, kinds), (other, kinds)])
-    prepare([(program, kinds)])  # already coming
+    compile_in_threads([(program, kinds), (other, kinds)])
+    compile_in_threads([(program, kinds)])  # already coming
     assert not kernel.compiled
     kernel.may_compile.set()
     for each in (program, other, program):
         each(tensor(32), tensor(64))
     assert sorted(arguments[2] for _, arguments, _ in kernel.compiled) == [7, 8]
     assert [arguments[2] for _, arguments in kernel.started] == [7, 8, 7]
-    prepare([(program, kinds)])  # here already
-    assert not program.coming
+    compile_in_threads([(program, kinds)])  # here already
+    assert not program.compiling
 
 
 def test_a_failure_aside_is_raised_where_the_program_is_started(kernel, program) -> None:
     kernel.warmup = None
-    prepare([(program, (0, HALF, HALF))])
+    compile_in_threads([(program, (0, HALF, HALF))])
     with pytest.raises(TypeError, match="not callable"):
         program(tensor(32), tensor(64))
 
 
-def test_plans_are_made_once_unless_sizes_are_unknown_or_tiles_change() -> None:
+def test_plans_are_made_once_unless_sizes_are_unknown() -> None:
     made = []
 
     @planned
@@ -125,44 +122,48 @@ def test_plans_are_made_once_unless_sizes_are_unknown_or_tiles_change() -> None:
 
     assert plan((2, 3), 4) is plan((2, 3), 4) and len(made) == 1
     assert plan([2, 3], 4) is not plan([2, 3], 4)  # not hashable, like a size that is being traced
-    forget_plans()
-    plan((2, 3), 4)
-    assert len(made) == 4
+    assert len(made) == 3
     PLANS.pop()
 
 
-@pytest.mark.parametrize("name", ["few", "gated", "gated_few", "masked", "masked, few"])
-@pytest.mark.skipif(not kernels.available(), reason="Triton is not installed")
-def test_what_a_step_is_likely_to_start_is_what_it_starts(monkeypatch, name) -> None:
+def test_every_choice_of_tiles_has_plans_of_its_own() -> None:
+    kernels = [short_seq.ShortSeqAttention(), short_seq.ShortSeqAttention(forward_tiles=Tiles(64, 8, 1))]
+    first, other = (kernel.plan_forward((2, 17, 3, 1, 16), (816, 48, 16, 16, 1), 0.25) for kernel in kernels)
+    assert (first.tiles.warps, other.tiles.warps) == (4, 8)
+
+
+@pytest.mark.parametrize("name", ["short_seq", "gated", "gated short_seq", "masked", "masked short_seq"])
+@pytest.mark.skipif(not triton_api.INSTALLED, reason="Triton is not installed")
+def test_the_expected_launches_of_a_step_are_those_of_the_step(monkeypatch, name) -> None:
     def empty(*size: int, dtype: torch.dtype = HALF) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, requires_grad=True)
 
-    if name == "few":
-        module, inputs = few, (empty(6, 17, 3, 2, 16), 0.25)
-    elif name == "gated_few":
-        parameters = (empty(*size, dtype=torch.float32) for size in ((4, 3), (4,), (4,)))
-        module, inputs = gated_few, (empty(6, 12, 3, 4, 16), *parameters, 0.25, 4)
+    parameters = tuple(empty(*size, dtype=torch.float32) for size in ((4, 3), (4,), (4,)))
+    kernel: Kernel
+    if name == "short_seq":
+        kernel, inputs = short_seq.ShortSeqAttention(), (empty(6, 17, 3, 2, 16), 0.25)
+    elif name == "gated short_seq":
+        kernel, inputs = short_seq.GatedShortSeqAttention(), (empty(6, 12, 3, 4, 16), *parameters, 0.25, 4)
     elif name == "gated":
-        module = gated
-        v, anywhere = empty(6, 12, 3, 4, 16).permute(2, 0, 3, 1, 4)[2], empty(6, 12, 4, 16).transpose(1, 2)
-        inputs = (anywhere, v, *(empty(*size, dtype=torch.float32) for size in ((4, 3), (4,), (4,))), 3, 4)
+        v, content_out = empty(6, 12, 3, 4, 16).permute(2, 0, 3, 1, 4)[2], empty(6, 12, 4, 16).transpose(1, 2)
+        kernel, inputs = gated.GatedMix(), (content_out, v, *parameters, 3, 4)
     else:
-        module, tokens = masked, 70 if name == "masked" else 13
+        tokens = 70 if name == "masked" else 13
         factors = (empty(2, 3, tokens, dtype=torch.float32) for _ in range(2))
-        inputs = (empty(6, tokens, 3, 2, 16), *factors, 0.25, 1, "paper")
-    expected = likely(inputs, module.run_forward, module.run_backward, module.keep, module.differentiate)
-    started = []
-    monkeypatch.setattr(Program, "__call__", lambda self, *given: started.append((self, (None, *(x.dtype for x in given)))))
-    calls = {"gated": gated.gated_mix, "few": few.few_attention, "gated_few": gated_few.gated_few_attention}
-    calls.get(name, masked.masked_attention)(*inputs).sum().backward()
-    programs = {"few": 2, "gated": 6, "gated_few": 3, "masked": 5, "masked, few": 4}
-    assert len(expected) == programs[name] and started == expected
+        kernel, inputs = masked.MaskedAttention(), (empty(6, tokens, 3, 2, 16), *factors, 0.25, 1, "paper")
+    expected = kernel.expected_launches(inputs)
+    launched = []
+    monkeypatch.setattr(Program, "__call__", lambda self, *given: launched.append((self, (None, *(x.dtype for x in given)))))
+    output = eager(kernel)(*inputs)
+    (output[0] if isinstance(output, tuple) else output).sum().backward()
+    programs = {"short_seq": 2, "gated": 6, "gated short_seq": 3, "masked": 5, "masked short_seq": 4}
+    assert len(expected) == programs[name] and launched == expected
 
 
-def test_what_is_asked_for_is_not_started(kernel, program) -> None:
-    with capture_launches() as asked:
+def test_captured_launches_are_not_started(kernel, program) -> None:
+    with capture_launches() as captured:
         program(tensor(32), tensor(64))
-    assert asked == [(program, (0, HALF, HALF))] and not (kernel.compiled or kernel.started)
+    assert captured == [(program, (0, HALF, HALF))] and not (kernel.compiled or kernel.started)
     program(tensor(32), tensor(64))
     assert len(kernel.started) == 1
 
@@ -172,22 +173,22 @@ def test_cpu_tensors_are_for_the_interpreter_alone(program) -> None:
         program(torch.zeros(2), torch.zeros(2))
 
 
-def test_the_compiler_takes_the_card_s_age_for_a_constant(monkeypatch) -> None:
+def test_the_compiler_takes_the_age_of_a_card_for_a_constant(monkeypatch) -> None:
     asked = []
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: asked.append(index) or (9, 0))
-    monkeypatch.setattr(kernels, "_recent", {})
-    monkeypatch.setattr(kernels.toolchain, "works", lambda: True)
+    monkeypatch.setattr(dispatch, "_recent", {})
+    monkeypatch.setattr(triton_api, "works", lambda: True)
 
     def function(x: torch.Tensor) -> torch.Tensor:
-        return x + 1 if kernels.recent(0) else x - 1
+        return x + 1 if dispatch.recent(0) else x - 1
 
     assert torch.compile(function, fullgraph=True, backend="eager")(torch.zeros(2)).tolist() == [1, 1]
-    assert kernels.recent(0) and asked == [0]
+    assert dispatch.recent(0) and asked == [0]
 
 
 def test_only_torch_export_exports() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
-        return x + 1 if kernels.exporting() else x - 1
+        return x + 1 if exporting() else x - 1
 
     class Module(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

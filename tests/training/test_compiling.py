@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from softbias.kernels import toolchain
+from softbias.kernels import triton_api
 from softbias.models import create_model
 from softbias.training.compiling import compiled, tokens
 from softbias.training.recipe import RECIPES
@@ -26,7 +26,7 @@ GPU, CPU = torch.device("cuda"), torch.device("cpu")
     ],
 )
 def test_a_model_is_compiled_where_that_is_asked_for_or_pays(monkeypatch, wanted, device, pictures, expected) -> None:
-    monkeypatch.setattr(toolchain, "works", lambda: True)
+    monkeypatch.setattr(triton_api, "works", lambda: True)
     model = create_model("convit_nano", 10, 32, patch_size=4)
     run, is_compiled = compiled(model, replace(RECIPES["small"], compile=wanted), device, pictures, (32, 32))
     assert is_compiled is expected and (run is not model) is expected

@@ -92,13 +92,34 @@ class Attention(nn.Module):
         raise NotImplementedError
 
     attend: Callable[..., Tensor] | None = None
-    """`attend(*project(x))`: the map applied to the values without building it, for mechanisms whose `forward` is
-    `merge(attend(*project(x)))`. It is linear in the values, which may be wider than the queries and keys; those may be padded
-    with zeros. So what a regularizer wants the map applied to rides along with the values.  # 3 × (B, H, N, D) -> (B, H, N, D)
+    """`attend(*project(x))`: the map applied to the values without building it; `forward` is then `merge(attend(*project(x)))`.
+    It is linear in the values, which may be wider than the queries and keys; those may be padded with zeros. So a regularizer
+    can have the map applied to columns of its own, beside the values.  # 3 × (B, H, N, D) -> (B, H, N, D)
     """
 
+    has_fused: ClassVar[bool] = False
+    """Whether the class itself defines `fused`."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A subclass may compute something else, so it does not inherit `fused`; it may define its own."""
+        super().__init_subclass__(**options)
+        cls.has_fused = "fused" in vars(cls)
+
+    def fused(self, qkv: Tensor) -> Tensor | None:
+        """The map applied to the values, by a fused program, where one serves this call.  # (B, N, 3, H, D) -> (B, N, H, D)"""
+        return None
+
     def forward(self, x: Tensor) -> Tensor:
-        return self.by_definition(x)
+        if self.attend is None:
+            return self.by_definition(x)
+        if not self.has_fused:
+            return self.merge(self.attend(*self.project(x)))
+        qkv = self.packed_qkv(x)
+        mixed = self.fused(qkv)
+        if mixed is None:
+            return self.merge(self.attend(*self.split_qkv(qkv)))
+        out: Tensor = self.proj(mixed.flatten(2))
+        return out
 
     def by_definition(self, x: Tensor) -> Tensor:
         """What `forward` must equal; builds the whole map."""
@@ -111,15 +132,16 @@ class Attention(nn.Module):
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
         """What the mechanism reads, queries, keys and values as a rule.  # (B, N, C) -> 3 × (B, H, N, D)
 
-        Views of one product. They are taken apart along the axis on which they lie in memory, so that backward writes their
-        gradients once, side by side; `permute(2, 0, 3, 1, 4).unbind(0)` would write them one after the other, and copy that.
+        They are views of one product, split along the axis on which they lie in memory, so that backward writes their gradients
+        once, side by side; `permute(2, 0, 3, 1, 4).unbind(0)` would write them one after the other, and copy them.
         """
         return self.split_qkv(self.packed_qkv(x))
 
     def packed_qkv(self, x: Tensor) -> Tensor:
         """The same as one tensor, as kernels take it.  # (B, N, C) -> (B, N, 3, H, D)"""
         self.check_input(x)
-        return self.qkv(x).unflatten(-1, (len(self.reads), self.heads, -1))
+        packed: Tensor = self.qkv(x).unflatten(-1, (len(self.reads), self.heads, -1))
+        return packed
 
     def split_qkv(self, packed: Tensor) -> tuple[Tensor, ...]:
         """# (B, N, 3, H, D) -> 3 × (B, H, N, D)"""
@@ -127,7 +149,8 @@ class Attention(nn.Module):
 
     def merge(self, heads: Tensor) -> Tensor:
         """# (B, H, N, D) -> (B, N, C)"""
-        return self.proj(heads.transpose(1, 2).flatten(2))
+        out: Tensor = self.proj(heads.transpose(1, 2).flatten(2))
+        return out
 
     def tokens_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
         """The tokens among the arguments of a call, as hooks see them."""

@@ -4,8 +4,8 @@
 
 Every token looks at every token by content alone: no bias, the baseline of all the others.
 
-PyTorch's kernels compute it without the map. Among few tokens, such as the 65 of a picture of 32 px in patches of 4, ours are
-faster (`softbias.kernels.short_seq`).
+PyTorch's kernels compute it without the map. For short sequences, such as the 65 tokens of an image of 32 px in patches of 4,
+our kernels are faster (`softbias.kernels.short_seq`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from softbias.attention.base import Attention, Mixture
-from softbias.attention.fused import dot_product_attention
-from softbias.kernels.short_seq import few_attention, fits
+from softbias.kernels import dispatch
 
 
 class Full(Attention):
@@ -30,12 +29,8 @@ class Full(Attention):
         return torch.ones(self.heads, len(self.grid), len(self.grid), device=self.proj.weight.device)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return dot_product_attention(q, k, v, scale=self.scale)
+        return dispatch.dot_product_attention(q, k, v, scale=self.scale)
 
-    def forward(self, x: Tensor) -> Tensor:
-        if type(self) is not Full:  # which may project or attend otherwise
-            return self.merge(self.attend(*self.project(x)))
-        qkv = self.packed_qkv(x)
-        if fits(qkv):
-            return self.proj(few_attention(qkv, self.scale).flatten(2))
-        return self.merge(self.attend(*self.split_qkv(qkv)))
+    def fused(self, qkv: Tensor) -> Tensor | None:
+        program = dispatch.softmax_attention(qkv)
+        return None if program is None else program(qkv, self.scale)

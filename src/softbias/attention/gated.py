@@ -2,7 +2,7 @@
 
     A = (1 − g) softmax(Q Kᵀ / √D) + g softmax(v · r(δ)),     g = σ(λ), one per head
 
-A head looks partly at content and partly at place. It starts as one tap Δ of a small convolution and learns how much of
+A head looks partly at content and partly at position. It starts as one tap Δ of a small convolution and learns how much of
 that to keep: λ falls where content matters more. r(δ) and v are those of `positional`.
 
 We differ from the paper's code in three ways that change no result. The output is linear in A, so both terms are applied to
@@ -11,10 +11,10 @@ image, as a product of a map over rows and one over columns. The last row normal
 
 On a GPU in half precision the positional term and the gate are one fused kernel (`softbias.kernels.gated`) after PyTorch's own
 attention: it applies the positional map to the values of all images, mixes in the content and writes the result once, as the
-projection reads it. For backward it keeps the positional map, one per head, and else only what the attention keeps already.
-Among few tokens, such as the 64 of a picture of 32 px, all of it is one kernel (`softbias.kernels.gated_short_seq`).
+projection reads it. For backward it keeps the positional map, one per head, beside the arrays that the attention keeps already.
+For short sequences, such as the 64 tokens of an image of 32 px, all of it is one kernel (`softbias.kernels.short_seq`).
 
-A prefix token has no place, so ConViT lets it join after the last gated block, and we refuse one by default. With
+A prefix token has no position, so ConViT lets it join after the last gated block, and we refuse one by default. With
 `prefix="content"` (our own extension, for converting a ViT that has a class token) its row is pure content and the patches'
 positional term does not see it; rows still sum to one.
 """
@@ -29,12 +29,10 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from softbias.attention.base import Attention, BiasRow, Mixture, by_head, refuse_prefix
-from softbias.attention.fused import dot_product_attention
 from softbias.attention.positional import UNITS, PositionBias
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
-from softbias.kernels import gated as fused
-from softbias.kernels import gated_short_seq as gated_few
+from softbias.kernels import dispatch
 
 
 class Gated(Attention):
@@ -82,7 +80,7 @@ class Gated(Attention):
         return super().options_to_replace(source, content | dict(options))
 
     def shares(self) -> Tensor:
-        """g, the share of place, zero in the rows of prefix tokens.  # (H, N, 1) or (H, 1, 1)"""
+        """g, the share of position, zero in the rows of prefix tokens.  # (H, N, 1) or (H, 1, 1)"""
         share = self.gate.sigmoid()[:, None, None]
         if self.grid.prefix:
             share = pad(share.expand(-1, self.grid.patches, 1), (0, 0, self.grid.prefix, 0))
@@ -91,29 +89,27 @@ class Gated(Attention):
     def attention_map(self, x: Tensor) -> Tensor:
         q, k, _ = self.project(x)
         g = self.shares()
-        nearby = pad(self.place.map(), (self.grid.prefix, 0, self.grid.prefix, 0))
-        return (1 - g) * self.scores(q, k).softmax(-1) + g * nearby
+        position_map = pad(self.place.map(), (self.grid.prefix, 0, self.grid.prefix, 0))
+        return (1 - g) * self.scores(q, k).softmax(-1) + g * position_map
 
-    def forward(self, x: Tensor) -> Tensor:
-        if type(self) is not Gated or self.grid.prefix:  # a subclass may project or attend otherwise
-            return self.merge(self.attend(*self.project(x)))
-        qkv = self.packed_qkv(x)
-        if self.place.bias is not None and gated_few.fits(qkv):
-            place = self.place.weight, self.place.bias, self.gate
-            return self.proj(gated_few.gated_few_attention(qkv, *place, self.scale, self.grid.width).flatten(2))
-        return self.merge(self.attend(*self.split_qkv(qkv)))
+    def fused(self, qkv: Tensor) -> Tensor | None:
+        program = None if self.grid.prefix else dispatch.gated_attention(qkv)
+        if program is None:
+            return None
+        return program(qkv, self.place.weight, self.place.bias, self.gate, self.scale, self.grid.width)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        anywhere = dot_product_attention(q, k, v, scale=self.scale)
-        weight, bias = self.place.weight, self.place.bias
-        if bias is not None and not self.grid.prefix and fused.fits(anywhere, v):
-            mixed = fused.gated_mix(anywhere, v, weight, bias, self.gate, self.grid.height, self.grid.width)
-            return mixed.transpose(1, 2)  # which `merge` turns back: no copy
+        content_out = dispatch.dot_product_attention(q, k, v, scale=self.scale)
+        program = None if self.grid.prefix else dispatch.gated_mix(content_out, v)
+        if program is not None:
+            place = self.place.weight, self.place.bias, self.gate
+            mixed = program(content_out, v, *place, self.grid.height, self.grid.width)
+            return mixed.transpose(1, 2)  # `merge` turns it back: no copy
         g = self.shares().to(v.dtype)
-        nearby = self.place(v[:, :, self.grid.prefix :])
+        position_out = self.place(v[:, :, self.grid.prefix :])
         if self.grid.prefix:
-            nearby = pad(nearby, (0, 0, self.grid.prefix, 0))
-        return torch.lerp(anywhere, nearby, g)  # anywhere + g (nearby − anywhere)
+            position_out = pad(position_out, (0, 0, self.grid.prefix, 0))
+        return torch.lerp(content_out, position_out, g)  # content_out + g (position_out − content_out)
 
 
 def gate_rows(shares: Tensor) -> list[BiasRow]:

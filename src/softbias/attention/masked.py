@@ -22,10 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from softbias.attention.base import Attention, BiasRow
-from softbias.attention.fused import dot_product_attention
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
-from softbias.kernels.masked import fits, masked_attention
+from softbias.kernels import dispatch
 from softbias.kernels.rolling import FITS, ROLLS, fit_svd, fitted_factors, kernel_map, roll_back, unroll
 
 RANK = 9
@@ -142,18 +141,15 @@ class Masked(Attention):
         masked = scores * self.mask()
         return masked / (frobenius(masked) + EPSILON)
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self.norm == "softmax":
-            return self.merge(self.attend(*self.project(x)))
-        qkv = self.packed_qkv(x)
-        if fits(qkv):
-            mixed = masked_attention(qkv, self.mask_a, self.mask_b, self.scale, self.grid.prefix, self.roll)
-            return self.proj(mixed.flatten(2))
-        return self.merge(self.attend(*self.split_qkv(qkv)))
+    def fused(self, qkv: Tensor) -> Tensor | None:
+        program = dispatch.masked_attention(qkv) if self.norm == "frobenius" else None
+        if program is None:
+            return None
+        return program(qkv, self.mask_a, self.mask_b, self.scale, self.grid.prefix, self.roll)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.norm == "softmax":
-            return dot_product_attention(q, k, v, self.log_mask().to(q.dtype), scale=self.scale)
+            return dispatch.dot_product_attention(q, k, v, self.log_mask().to(q.dtype), scale=self.scale)
         return self.apply_scores(self.scores(q, k) * self.mask().to(q.dtype), v)
 
     def apply_scores(self, scores: Tensor, v: Tensor) -> Tensor:
@@ -165,7 +161,9 @@ class Masked(Attention):
 
 def frobenius(maps: Tensor) -> Tensor:
     """# (B, H, N, N) -> (B, H, 1, 1)"""
-    return torch.linalg.vector_norm(maps, dim=(-2, -1), keepdim=True, dtype=torch.promote_types(maps.dtype, torch.float32))
+    dtype = torch.promote_types(maps.dtype, torch.float32)
+    norm: Tensor = torch.linalg.vector_norm(maps, dim=(-2, -1), keepdim=True, dtype=dtype)
+    return norm
 
 
 def mask_measures(mask: Tensor, rolled: Tensor, start: Tensor, kernel: Tensor, grid: Grid) -> dict[str, list[float]]:

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from softbias.attention.base import Attention, BiasRow, refuse_prefix
-from softbias.attention.fused import dot_product_attention
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
+from softbias.kernels.dispatch import dot_product_attention
 
 UNITS = {"strength": "α", "center_row": "patches", "center_column": "patches", "width": "patches"}
 
@@ -188,11 +188,9 @@ class Positional(Attention):
         q, k, _ = self.project(x)
         return (self.scores(q, k) + self.position_scores()).softmax(-1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.merge(self.attend(*self.project(x)))
-
     def attend(self, *projected: Tensor) -> Tensor:
         if not self.content:
-            return self.place(projected[0])
+            position_out: Tensor = self.place(projected[0])
+            return position_out
         q, k, v = projected
         return dot_product_attention(q, k, v, self.position_scores().to(q.dtype), scale=self.scale)

@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from softbias.attention.base import Attention
-from softbias.attention.fused import dot_product_attention
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
+from softbias.kernels.dispatch import dot_product_attention
 
 MODES = ("block", "shifted", "sliding")
 

@@ -111,7 +111,7 @@ def convit(options: Options) -> Iterator[Row]:
 
 def masked(options: Options) -> Iterator[Row]:
     """IBiT beside DeiT, in training: the Frobenius norm with and without our kernel, and the softmax form."""
-    from softbias import kernels
+    from softbias.kernels import dispatch
 
     for setting in options.settings():
         if setting.mode != "training":
@@ -123,7 +123,7 @@ def masked(options: Options) -> Iterator[Row]:
         )
         forget()
         if options.on_gpu:
-            with kernels.disabled():
+            with dispatch.disabled():
                 plain = {"ibit_tiny, no kernel": models["ibit_tiny"], "deit_tiny": models["deit_tiny"]}
                 yield from side_by_side(plain, setting, options.rounds, against="deit_tiny")[:1]
                 forget()

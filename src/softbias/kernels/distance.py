@@ -4,10 +4,10 @@
     ∂l/∂S_ij = A_ij (P_ij − r_i) / H,   ∂l/∂Q = scale · (∂l/∂S) K,   ∂l/∂K = scale · (∂l/∂S)ᵀ Q
 
 The gradient of an image is a fixed pair of arrays times one number, the gradient of the loss with respect to l_b. So a single
-pass over the map gives l *and* the arrays, and backward multiplies. `recompute=True` keeps nothing instead and goes over the
+pass over the map gives l *and* the arrays, and backward multiplies. `recompute=True` keeps nothing instead and walks over the
 map again in backward.
 
-What it costs, at least, for B = 512, H = 12, N = 256, D = 43 in bfloat16 (ARViT at 256 px), one layer. Products: three of
+The least possible work for B = 512, H = 12, N = 256, D = 43 in bfloat16 (ARViT at 256 px), one layer. Products: three of
 N × N × D per head, 155 GFLOP with D padded to 64. Exponentials: N² per head, 403 million, 0.11 ms at 16 per clock and
 multiprocessor. Memory: Q and K read, their gradients written, 541 MB, 0.13 ms at 4.2 TB/s; the float32 map that plain PyTorch
 writes and reads several times has 1.6 GB. P (256 KB) is read from the second-level cache by every program, 1.6 GB in all.
@@ -15,42 +15,52 @@ writes and reads several times has 1.6 GB. P (256 KB) is read from the second-le
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from softbias import kernels
 from softbias.errors import SoftbiasError
-from softbias.kernels.launching import Program, planned
-from softbias.kernels.tiles import Sizes, Tiles, block
+from softbias.kernels.launching import Program, Sizes, Tiles, block, has_large_smem, planned
+from softbias.kernels.operation import with_contiguous_channels
 
-TILES = {True: Tiles(size=32, warps=8, stages=2), False: Tiles(size=32, warps=8, stages=2)}  # with gradient, without
-SMALL_TILES = TILES | {True: Tiles(size=16, warps=8, stages=2)}  # 90 KB of shared memory instead of 116
+
+@dataclass(frozen=True, eq=False)
+class PenaltyTiles:
+    value: Tiles = Tiles(size=32, warps=8, stages=2)
+    gradient: Tiles = Tiles(size=32, warps=8, stages=2)
+    small_gradient: Tiles = Tiles(size=16, warps=8, stages=2)  # 90 KB of shared memory instead of 116
+
+
+TILES = PenaltyTiles()
 
 
 def attention_penalty(q: Tensor, k: Tensor, penalty: Tensor, scale: float, *, recompute: bool = False) -> Tensor:
     """One value per image: mean over heads of Σ softmax(scale · Q Kᵀ) ⊙ P, in float32.
 
     q and k are (B, H, N, D) with contiguous channels and any other strides, at most 256 × 64; penalty (N, N) takes no
-    gradient. Entries of P that are zero drop their pair of tokens. Where the kernel is not `usable` on a GPU, the twin is run.
+    gradient. Entries of P that are zero drop their pair of tokens.
     """
-    if q.is_cuda and not kernels.usable(q, q.shape[2], q.shape[3]):
-        return plain_attention_penalty(q, k, penalty, scale)
+    value: Tensor
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
-        return penalty_value(q, k, penalty, scale)
-    if recompute:
-        return penalty_recomputed(q, k, penalty, scale)
-    return penalty_with_gradient(q, k, penalty, scale)[0]
+        value = penalty_value(q, k, penalty, scale)
+    elif recompute:
+        value = penalty_recomputed(q, k, penalty, scale)
+    else:
+        value = penalty_with_gradient(q, k, penalty, scale)[0]
+    return value
 
 
 def penalized(q: Tensor, k: Tensor, penalty: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and the value; what is computed from this q and k passes its gradient on together with that of the value.
+    """q, k and the value. The gradients of results computed from the returned q and k are passed on together with that of the
+    value.
 
-    Used alone, `attention_penalty` scales its two arrays, and autograd adds them to the gradients of the layer's own attention:
+    With `attention_penalty`, backward scales two arrays, and autograd adds them to the gradients of the layer's own attention:
     each array is read and written twice. Here both happen at once.
     """
-    return Penalized.apply(q, k, penalty, scale)
+    queries, keys, value = Penalized.apply(q, k, penalty, scale)
+    return queries, keys, value
 
 
 class Penalized(torch.autograd.Function):
@@ -88,27 +98,45 @@ def check(q: Tensor, k: Tensor, penalty: Tensor) -> None:
 
 @planned
 def plan(
-    shape: Sizes, q: Sizes, k: Sizes, dq: Sizes, scale: float, gradient: bool, weighted: bool, has_large_smem: bool
+    shape: Sizes,
+    q: Sizes,
+    k: Sizes,
+    dq: Sizes,
+    scale: float,
+    gradient: bool,
+    weighted: bool,
+    large_smem: bool,
+    all_tiles: PenaltyTiles,
 ) -> Program:
-    """For the shape of the queries, and the strides of these, the keys and the gradients."""
+    """For the shape of the queries, and the strides of the queries, the keys and the gradients."""
     from softbias.kernels.distance_program import penalty_program
 
     images, heads, tokens, channels = shape
-    tiles = (TILES if has_large_smem else SMALL_TILES)[gradient].for_tokens(tokens)
+    with_gradient = all_tiles.gradient if large_smem else all_tiles.small_gradient
+    tiles = (with_gradient if gradient else all_tiles.value).for_tokens(tokens)
     constants = {"tokens": tokens, "channels": channels, "WEIGHTED": weighted, "GRADIENT": gradient}
     constants |= {"TOKENS": block(tokens), "CHANNELS": block(channels), "BLOCK": min(tiles.size, block(tokens))}
     return Program(penalty_program, (images * heads,), tiles, (*q[:3], *k[:3], *dq[:3], scale, heads), constants)
 
 
 def run(
-    q: Tensor, k: Tensor, penalty: Tensor, scale: float, *, gradient: bool, weights: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    penalty: Tensor,
+    scale: float,
+    *,
+    gradient: bool,
+    weights: Tensor | None = None,
+    tiles: PenaltyTiles = TILES,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """The value of every image and, if asked for, its gradient, multiplied by weights if these are given."""
     check(q, k, penalty)
-    q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))
+    q, k = with_contiguous_channels(q), with_contiguous_channels(k)
     totals = q.new_empty(q.shape[:2], dtype=torch.float32)
     dq, dk = (gradient_like(q), gradient_like(k)) if gradient else (q, k)
-    has_large_smem = not q.is_cuda or kernels.has_large_smem(q.device.index)
-    program = plan(q.shape, q.stride(), k.stride(), dq.stride(), scale, gradient, weights is not None, has_large_smem)
+    large_smem = not q.is_cuda or has_large_smem(q.device.index)
+    strides = q.stride(), k.stride(), dq.stride()
+    program = plan(q.shape, *strides, scale, gradient, weights is not None, large_smem, tiles)
     program(q, k, penalty.mT.contiguous(), totals if weights is None else weights.contiguous(), totals, dq, dk)
     return totals.mean(1), dq, dk
 
@@ -142,7 +170,7 @@ def plan_adding(images: int, each: int) -> Program:
 
 
 @add_scaled.register_fake
-def _(other, own, weights):
+def like_scaled(other: Tensor, own: Tensor, weights: Tensor) -> Tensor:
     return torch.empty_like(own)
 
 
@@ -167,31 +195,27 @@ def penalty_backward(weights: Tensor, q: Tensor, k: Tensor, penalty: Tensor, sca
 
 
 @penalty_value.register_fake
-def _(q, k, penalty, scale):
-    return q.new_empty(q.shape[0], dtype=torch.float32)
-
-
 @penalty_recomputed.register_fake
-def _(q, k, penalty, scale):
+def like_value(q: Tensor, k: Tensor, penalty: Tensor, scale: float) -> Tensor:
     return q.new_empty(q.shape[0], dtype=torch.float32)
 
 
 @penalty_with_gradient.register_fake
-def _(q, k, penalty, scale):
-    return q.new_empty(q.shape[0], dtype=torch.float32), gradient_like(q), gradient_like(k)
+def like_value_with_gradient(q: Tensor, k: Tensor, penalty: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    return like_value(q, k, penalty, scale), gradient_like(q), gradient_like(k)
 
 
 @penalty_backward.register_fake
-def _(weights, q, k, penalty, scale):
+def like_gradients(weights: Tensor, q: Tensor, k: Tensor, penalty: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     return gradient_like(q), gradient_like(k)
 
 
-def keep_gradient(ctx, inputs, output):
+def keep_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)  # else zeros as large as q and k are made for the two arrays
     ctx.save_for_backward(*output[1:])
 
 
-def scale_gradient(ctx, weights, *_):
+def scale_gradient(ctx: Any, weights: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     if weights is None:
         return None, None, None, None
     weights = weights[:, None, None, None]  # float32, and so is the product until it is written
@@ -199,12 +223,12 @@ def scale_gradient(ctx, weights, *_):
     return dq, dk, None, None
 
 
-def keep_inputs(ctx, inputs, output):
+def keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     *tensors, ctx.scale = inputs
     ctx.save_for_backward(*tensors)
 
 
-def compute_gradient(ctx, weights):
+def compute_gradient(ctx: Any, weights: Tensor) -> tuple[Tensor | None, ...]:
     return *penalty_backward(weights, *ctx.saved_tensors, ctx.scale), None, None
 
 

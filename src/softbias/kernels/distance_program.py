@@ -5,38 +5,21 @@ map is complete in one tile and its softmax needs one pass. The tile is kept tra
 then takes it from registers.
 """
 
-from softbias.kernels.language import jit, tl
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+# The arguments of Triton code have Triton's own types.
+
+from softbias.kernels.triton_api import jit, tl
 
 
 @jit
 def penalty_program(
-    q,
-    k,
-    penalty,  # transposed: the tile then lies in memory as it does on the chip
-    weights,
-    totals,
-    dq,
-    dk,
-    q_image,
-    q_head,
-    q_token,
-    k_image,
-    k_head,
-    k_token,
-    d_image,
-    d_head,
-    d_token,
-    scale,
-    heads,
-    tokens: tl.constexpr,
-    channels: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    GRADIENT: tl.constexpr,
-    TOKENS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """totals[b, h] = Σ_ij A_ij P_ij;  dq, dk = its gradient (· weights[b] / heads, where WEIGHTED), (B, N, H, D) in memory"""
+    q, k, penalty, weights, totals, dq, dk,
+    q_image, q_head, q_token, k_image, k_head, k_token, d_image, d_head, d_token, scale, heads,
+    tokens: tl.constexpr, channels: tl.constexpr, WEIGHTED: tl.constexpr, GRADIENT: tl.constexpr, TOKENS: tl.constexpr,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """totals[b, h] = Σ_ij A_ij P_ij;  dq, dk = its gradient (· weights[b] / heads, where WEIGHTED), (B, N, H, D) in memory. The
+    penalty comes transposed: the tile then lies in memory as it does on the chip."""
     image = (tl.program_id(0) // heads).to(tl.int64)  # offsets may pass 2³¹
     head = tl.program_id(0) % heads
     kind: tl.constexpr = q.dtype.element_ty
@@ -84,10 +67,10 @@ def penalty_program(
 def add_scaled_program(other, own, weights, result, each, BLOCK: tl.constexpr):
     """result[b] = other[b] + own[b] · weights[b], for arrays of `each` numbers per image, all in one order"""
     image = tl.program_id(0).to(tl.int64)
-    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < each
-    place = image * each + place
-    total = tl.load(other + place, inside).to(tl.float32) + tl.load(own + place, inside).to(tl.float32) * tl.load(
+    index = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < each
+    index = image * each + index
+    total = tl.load(other + index, inside).to(tl.float32) + tl.load(own + index, inside).to(tl.float32) * tl.load(
         weights + image
     )
-    tl.store(result + place, total.to(result.dtype.element_ty), inside)
+    tl.store(result + index, total.to(result.dtype.element_ty), inside)

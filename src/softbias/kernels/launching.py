@@ -1,9 +1,9 @@
-"""How a kernel is started, at little cost to the host.
+"""How a kernel is launched, at little cost to the host.
 
-A small model on a fast GPU waits for its host, so nothing is found out twice. Everything about a launch but its tensors follows
-from sizes and strides, and is a `Program`; which programs an operation needs is planned once for each of them (`planned`).
-Triton looks at every argument anew at every launch, which takes several times longer than starting; what it found is remembered
-by the program, by what it looks at: types, and whether addresses are multiples of 16.
+A small model on a fast GPU waits for its host, so nothing is computed twice. Everything about a launch except its tensors
+follows from sizes and strides, and is kept as a `Program`; the programs that an operation needs are planned once for each
+combination of sizes (`planned`). Triton examines every argument at every launch, which takes several times longer than the
+launch. A program remembers the result by what Triton examines: types, and whether addresses are multiples of 16.
 """
 
 from __future__ import annotations
@@ -12,51 +12,86 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
+from torch import Tensor, nn
 
 from softbias.errors import SoftbiasError
-from softbias.kernels.tiles import Tiles
+from softbias.kernels import triton_api
+from softbias.kernels.torch_api import TRACED, constant_when_compiled
 
-TRACED = (FakeTensor, FunctionalTensor)
+LARGE_SMEM = {(8, 0), (8, 7), (9, 0), (10, 0), (10, 3), (11, 0)}  # compute capabilities
+Sizes = tuple[int, ...]  # a shape, or strides
 Kinds = tuple[Any, ...]  # the device's number, and the types of the tensors
+Launcher = Callable[..., None]
 R = TypeVar("R")
+_large_smem: dict[int, bool] = {}  # by the device's number
+
+
+@constant_when_compiled
+def has_large_smem(index: int) -> bool:
+    """Whether a program may have more shared memory than the 99 KB of a GeForce: 163 KB on an A100, for example."""
+    if index not in _large_smem:
+        _large_smem[index] = torch.cuda.get_device_capability(index) in LARGE_SMEM
+    return _large_smem[index]
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How a kernel cuts its work. Tiles are fixed and not tuned at run time: a tuner would measure inside the first step of
+    every process, and gains little on our few shapes; `softbias.bench.kernels` sweeps them."""
+
+    size: int  # of the dimension that is walked through
+    warps: int
+    stages: int
+    other: int = 0  # a second size, where a kernel has one
+    depth: int = 0  # a third: of the dimension that a product sums over
+
+    def for_tokens(self, tokens: int) -> Tiles:
+        """Warps are meant for 256 tokens. Fewer tokens need fewer warps, but Hopper's matrix units work with four."""
+        return replace(self, warps=max(4, self.warps * block(tokens) // 256))
+
+
+def block(length: int) -> int:
+    """The tile that holds a dimension: a power of two, and at least the 16 of the matrix units."""
+    return max(16, 1 << (length - 1).bit_length())
+
+
+def padded(length: int) -> int:
+    """Rows of maps are this long, so that several entries can be read at once."""
+    return length + -length % 16
 
 
 @dataclass(eq=False)
 class Program:
-    """`kernel(*tensors, *numbers, **constants)` on a grid, waiting for its tensors."""
+    """`kernel(*tensors, *numbers, **constants)` on a grid, ready for its tensors."""
 
     kernel: Any
     grid: tuple[int, ...]
     tiles: Tiles
     numbers: tuple[float, ...]
     constants: dict[str, Any]
-    starts: dict[Kinds, Callable[..., None]] = field(default_factory=dict)
-    coming: dict[Kinds, Future[Callable[..., None]]] = field(default_factory=dict)
+    launchers: dict[Kinds, Launcher] = field(default_factory=dict)
+    compiling: dict[Kinds, Future[Launcher]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.options = self.constants | {"num_warps": self.tiles.warps, "num_stages": self.tiles.stages}
         self.others = (*self.numbers, *(self.constants[name] for name in self.kernel.arg_names if name in self.constants))
 
     def __call__(self, *tensors: Tensor) -> None:
-        """Start it: on CPU tensors in Triton's interpreter, which must have been chosen before Triton was imported; where
-        tensors are only traced, in the graph that is being made."""
+        """Launch it. CPU tensors need Triton's interpreter. If tensors are only traced, the launch goes into the graph."""
         device = tensors[0].device
-        asked = ASKED.get()
-        if asked is not None:
-            asked.append((self, (device.index, *[x.dtype for x in tensors])))
+        captured = CAPTURED.get()
+        if captured is not None:
+            captured.append((self, (device.index, *[x.dtype for x in tensors])))
             return
         if isinstance(tensors[0], TRACED):
             return self.by_triton(torch.library.wrap_triton(self.kernel), tensors)
         if device.type == "cpu":
-            if type(self.kernel).__name__ != "InterpretedFunction":
+            if not triton_api.is_interpreted(self.kernel):
                 raise SoftbiasError(
                     "Triton kernels take CPU tensors only in its interpreter, so set TRITON_INTERPRET=1 at the start"
                 )
@@ -71,50 +106,71 @@ class Program:
         if addresses % 16:  # too rare to be worth remembering
             return self.by_triton(self.kernel, tensors)
         kinds = (device.index, *types)
-        start = self.starts.get(kinds) or self.first(kinds)
-        start(*tensors, *self.others)
+        launch = self.launchers.get(kinds) or self.first_launcher(kinds)
+        launch(*tensors, *self.others)
 
     def by_triton(self, kernel: Any, tensors: tuple[Tensor, ...]) -> None:
         kernel[self.grid](*tensors, *self.numbers, **self.options)
 
-    def first(self, kinds: Kinds) -> Callable[..., None]:
-        coming = self.coming.pop(kinds, None)
-        self.starts[kinds] = coming.result() if coming else self.compiled(*kinds)
-        return self.starts[kinds]
+    def first_launcher(self, kinds: Kinds) -> Launcher:
+        compiling = self.compiling.pop(kinds, None)
+        self.launchers[kinds] = compiling.result() if compiling else self.compiled(*kinds)
+        return self.launchers[kinds]
 
-    def compiled(self, index: int, *types: torch.dtype) -> Callable[..., None]:
+    def compiled(self, index: int, *types: torch.dtype) -> Launcher:
         with torch.cuda.device(index):
-            return self.kernel.warmup(*types, *self.numbers, grid=self.grid, **self.options)[(*self.grid, 1, 1)[:3]]
+            return triton_api.compiled_launcher(self.kernel, types, self.numbers, self.grid, self.options)
 
 
-@contextmanager
-def capture_launches() -> Iterator[Asked]:
-    """Inside, programs are not started; what would have been is listed."""
-    asked: Asked = []
-    token = ASKED.set(asked)
-    try:
-        yield asked
-    finally:
-        ASKED.reset(token)
-
-
-def prepare(asked: Asked) -> None:
-    """Compile these at once, in threads: one after the other, the kernels of one layer take a new machine some seconds."""
-    wanted = [(program, kinds) for program, kinds in asked if kinds not in program.starts and kinds not in program.coming]
-    if wanted:
-        threads = ThreadPoolExecutor(len(wanted))
-        for program, kinds in wanted:
-            program.coming[kinds] = threads.submit(program.compiled, *kinds)
-        threads.shutdown(wait=False)
-
-
-Asked = list[tuple[Program, Kinds]]
-ASKED: ContextVar[Asked | None] = ContextVar("asked", default=None)
+Launches = list[tuple[Program, Kinds]]
+CAPTURED: ContextVar[Launches | None] = ContextVar("captured", default=None)
 PLANS: list[Any] = []
 
 
+@contextmanager
+def capture_launches() -> Iterator[Launches]:
+    """Inside, programs are not launched but listed."""
+    captured: Launches = []
+    token = CAPTURED.set(captured)
+    try:
+        yield captured
+    finally:
+        CAPTURED.reset(token)
+
+
+def compile_in_threads(launches: Launches) -> None:
+    """Start to compile all of these together: one after the other, the kernels of one layer take several seconds."""
+    wanted = [(each, kinds) for each, kinds in launches if kinds not in each.launchers and kinds not in each.compiling]
+    if wanted:
+        threads = ThreadPoolExecutor(len(wanted))
+        for program, kinds in wanted:
+            program.compiling[kinds] = threads.submit(program.compiled, *kinds)
+        threads.shutdown(wait=False)
+
+
+def precompile(model: nn.Module, images: int) -> None:
+    """Start to compile, in threads, the programs that the layers of this model need for a step with this number of images.
+
+    One layer of every kind with a fused program (`has_fused`) is called on zeros, without launching its programs; an operation
+    that meets new shapes prepares its backward as well (`operation`). Call this under the autocast of the step. On a CPU
+    nothing is compiled, and no layer is called.
+    """
+    seen = set()
+    for layer in model.modules():
+        if not getattr(layer, "has_fused", False):
+            continue
+        tokens: Any = layer  # an Attention, whose module stands on a higher floor
+        device = next(layer.parameters()).device
+        kind = type(layer), tokens.grid, tokens.width, tokens.heads
+        if device.type == "cuda" and kind not in seen:
+            seen.add(kind)
+            with capture_launches(), torch.enable_grad():
+                layer(torch.zeros(images, len(tokens.grid), tokens.width, device=device))
+
+
 def planned(plan: Callable[..., R]) -> Callable[..., R]:
-    """Remember what this function of sizes and strides returns; while tracing some of them may be unknown, and cannot be."""
+    """Remember the result of this function of sizes and strides. While tracing, some of these may be unknown; such a call is
+    not remembered."""
     remembered = lru_cache(maxsize=256)(plan)
     PLANS.append(remembered)
 
@@ -126,9 +182,3 @@ def planned(plan: Callable[..., R]) -> Callable[..., R]:
             return plan(*sizes)
 
     return recall
-
-
-def forget_plans() -> None:
-    """After tiles were changed."""
-    for plan in PLANS:
-        plan.cache_clear()

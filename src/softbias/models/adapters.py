@@ -20,11 +20,11 @@ from torch.nn.functional import linear
 
 from softbias.attention import Attention, ConversionError, NoAttentionMapError
 from softbias.attention.base import BiasRow, Mixture, by_head
-from softbias.attention.fused import dot_product_attention
 from softbias.attention.gated import Gated, gate_rows
 from softbias.attention.positional import Positional, bump_rows
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
+from softbias.kernels.dispatch import dot_product_attention
 from softbias.models.foreign import HuggingFaceClassifier
 from softbias.models.spec import pair
 

@@ -28,9 +28,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from softbias import kernels
 from softbias.attention import Attention, NoAttentionMapError
 from softbias.errors import SoftbiasError
+from softbias.kernels import dispatch
 from softbias.models.inspect import Site, attention_sites, choose_layers, describe, unwrap
 from softbias.regularizers.base import Regularizer
 from softbias.regularizers.config import Request
@@ -225,11 +225,10 @@ class Layer:
         for place, seat in enumerate(self.seats):
             if seat.by_pairs and seat.trained and seat.content_alone and torch.is_grad_enabled():
                 q, k, v = projected
-                if kernels.usable(q, q.shape[2], q.shape[3]):
-                    from softbias.kernels.distance import penalized
-
+                program = dispatch.penalized(q)
+                if program is not None:
                     assert seat.regularizer.pairs is not None
-                    q, k, values[place] = penalized(q, k, seat.regularizer.pairs, self.module.scale)
+                    q, k, values[place] = program(q, k, seat.regularizer.pairs, self.module.scale)
                     projected = q, k, v
         return projected, values
 

@@ -29,9 +29,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from softbias import kernels
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
+from softbias.kernels import dispatch
 from softbias.regularizers.base import Regularizer, check_choice, head_average, minmax, reduce, settle_maps
 
 PENALTIES = ("curve", "linear", "released-linear")
@@ -108,10 +108,9 @@ def attention_penalty(q: Tensor, k: Tensor, penalty: Tensor, scale: float) -> Te
     penalty (N, N) gets no gradient. On a GPU this is one fused kernel each way (`softbias.kernels.distance`), elsewhere the
     same in PyTorch.
     """
-    if kernels.usable(q, q.shape[2], q.shape[3]):
-        from softbias.kernels.distance import attention_penalty as fused
-
-        return fused(q, k, penalty, scale)
+    program = dispatch.attention_penalty(q)
+    if program is not None:
+        return program(q, k, penalty, scale)
     return penalty_by_head(q, k, penalty, scale).mean(1)
 
 

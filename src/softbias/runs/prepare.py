@@ -12,11 +12,11 @@ from accelerate.state import AcceleratorState
 from numpy.typing import NDArray
 from torch import nn
 
-from softbias.attention.ahead import compile_ahead
 from softbias.data.dataset import Dataset
 from softbias.data.splits import Split, make_split
 from softbias.environment import find_device
 from softbias.errors import SoftbiasError
+from softbias.kernels.launching import precompile
 from softbias.models import create_model
 from softbias.models.resize import resize
 from softbias.models.storage import load
@@ -81,7 +81,7 @@ def make_plan(
     if spec.recipe.compile != "on":  # which compiles them itself
         together = min(spec.recipe.batch_size, len(split.train)) // (accelerator.num_processes * spec.recipe.accumulate)
         with accelerator.autocast():
-            compile_ahead(model, max(1, together))
+            precompile(model, max(1, together))
     mean, std = channel_statistics(data, split.train)
     batches = Batches(
         SplitImages(data, split.train, device), spec.recipe, spec.seed, classes, mean, std,

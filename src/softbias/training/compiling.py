@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from softbias.errors import SoftbiasError
-from softbias.kernels import toolchain
+from softbias.kernels import triton_api
 from softbias.models.inspect import unwrap
 from softbias.training.recipe import Recipe
 
@@ -35,9 +35,9 @@ def compiled(
     pays = device.type == "cuda" and pictures * tokens(model, img_size) * SAVED > SECONDS
     if recipe.compile == "off" or (recipe.compile == "auto" and not pays):
         return model, False
-    if device.type == "cuda" and not toolchain.works():
+    if device.type == "cuda" and not triton_api.works():
         if recipe.compile == "on":
-            raise SoftbiasError(f"compile='on' does not work here: {toolchain.ADVICE}")
+            raise SoftbiasError(f"compile='on' does not work here: {triton_api.ADVICE}")
         return model, False
     return torch.compile(model), True  # type: ignore[return-value]
 

@@ -13,7 +13,7 @@ from softbias.attention import Gated
 from softbias.attention.positional import PositionBias
 from softbias.grid import Grid
 from softbias.kernels import gated
-from softbias.kernels.operation import version
+from softbias.kernels.operation import Run, eager, version
 
 ALLOWED = {torch.float32: 3e-6, torch.float16: 2e-3}
 SHAPES = {  # images, heads, height, width, channels
@@ -34,29 +34,29 @@ def inputs_of(shape, dtype: torch.dtype = torch.float32, layout: str = "by token
     images, heads, height, width, channels = shape
     v = torch.randn(images, height * width, 3, heads, channels).to(dtype).permute(2, 0, 3, 1, 4)[2]
     order = LAYOUTS[layout]
-    anywhere = torch.randn(images, heads, height * width, channels).to(dtype)
-    anywhere = anywhere.permute(order).contiguous().permute(*(order.index(axis) for axis in range(4)))
+    content_out = torch.randn(images, heads, height * width, channels).to(dtype)
+    content_out = content_out.permute(order).contiguous().permute(*(order.index(axis) for axis in range(4)))
     weight = torch.randn(heads, 3) * 0.5 - torch.tensor([0.0, 0.0, 0.6])
     gates = torch.randn(heads) if gate is None else torch.full((heads,), gate)
-    parts = anywhere, v, weight, torch.randn(heads), gates
+    parts = content_out, v, weight, torch.randn(heads), gates
     return tuple(x.detach().requires_grad_() for x in parts)  # type: ignore[return-value]
 
 
 def exact(inputs: Inputs, grid: Grid) -> Tensor:
     """By the layer's own parts, which the kernels' module has no share in."""
-    anywhere, v, weight, bias, gate = inputs
+    content_out, v, weight, bias, gate = inputs
     place = PositionBias(len(weight), grid, 1.0, [(0, 0)] * len(weight), bias=True).double()
-    nearby = functional_call(place, {"weight": weight, "bias": bias}, v)
+    position_out = functional_call(place, {"weight": weight, "bias": bias}, v)
     g = gate.sigmoid()[:, None, None]
-    return ((1 - g) * anywhere + g * nearby).transpose(1, 2)
+    return ((1 - g) * content_out + g * position_out).transpose(1, 2)
 
 
 def off(found: Tensor, wanted: Tensor) -> float:
     return float((found.detach().double() - wanted.detach()).norm() / wanted.detach().norm())
 
 
-def require_the_definition(inputs: Inputs, grid: Grid, dtype: torch.dtype) -> None:
-    found = gated.gated_mix(*inputs, grid.height, grid.width)
+def require_the_definition(inputs: Inputs, grid: Grid, dtype: torch.dtype, mix: Run = gated.mix) -> None:
+    found = mix(*inputs, grid.height, grid.width)[0]
     seed = torch.randn(found.shape).to(dtype)
     gradients = torch.autograd.grad(found, inputs, seed)
     references = tuple(x.detach().double().requires_grad_() for x in inputs)
@@ -82,13 +82,13 @@ def test_the_mixture_and_its_gradients_are_those_of_the_definition(shape, dtype)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_content_and_values_may_lie_in_memory_in_any_order(layout) -> None:
     shape = SHAPES["oblong"]
-    anywhere, v, *others = inputs_of(shape, layout=layout)
-    require_the_definition((anywhere, v, *others), Grid(5, 7), torch.float32)
-    other = torch.empty_like(anywhere).copy_(v.detach()).requires_grad_()  # values laid out as the content is
-    require_the_definition((anywhere, other, *others), Grid(5, 7), torch.float32)
-    danywhere, dv, *_ = torch.autograd.grad(gated.gated_mix(anywhere, v, *others, 5, 7).sum(), (anywhere, v, *others))
+    content_out, v, *others = inputs_of(shape, layout=layout)
+    require_the_definition((content_out, v, *others), Grid(5, 7), torch.float32)
+    other = torch.empty_like(content_out).copy_(v.detach()).requires_grad_()  # values laid out as the content is
+    require_the_definition((content_out, other, *others), Grid(5, 7), torch.float32)
+    dcontent_out, dv, *_ = torch.autograd.grad(gated.gated_mix(content_out, v, *others, 5, 7).sum(), (content_out, v, *others))
     if layout != "scattered channels":
-        assert danywhere.stride() == anywhere.stride()
+        assert dcontent_out.stride() == content_out.stride()
     assert dv.transpose(1, 2).is_contiguous()
 
 
@@ -98,21 +98,21 @@ def test_a_gate_that_is_nearly_shut_or_open_keeps_its_gradients(gate) -> None:
     require_the_definition(inputs_of(shape, gate=gate), Grid(5, 7), torch.float32)
 
 
-def test_a_very_strong_place_overflows_nowhere() -> None:
-    anywhere, v, _, bias, gate = inputs_of(SHAPES["oblong"])
+def test_a_very_strong_position_overflows_nowhere() -> None:
+    content_out, v, _, bias, gate = inputs_of(SHAPES["oblong"])
     sharp = torch.tensor([[2000.0, 0.0, -1000.0]] * 2).requires_grad_()  # one patch to the right
-    found = gated.gated_mix(anywhere, v, sharp, bias, torch.full_like(gate, 50.0), 5, 7)
+    found = gated.gated_mix(content_out, v, sharp, bias, torch.full_like(gate, 50.0), 5, 7)
     torch.testing.assert_close(found.transpose(1, 2)[:, :, :6], v[:, :, 1:7])
-    for gradient in torch.autograd.grad(found.sum(), (anywhere, v, sharp)):
+    for gradient in torch.autograd.grad(found.sum(), (content_out, v, sharp)):
         assert gradient.isfinite().all()
 
 
 @pytest.mark.parametrize("entries", [8, 16, 2048], ids=["one at a time", "two at a time", "all at once"])
-def test_gradients_sum_all_parts_of_the_batch(monkeypatch, new_plans, entries) -> None:
-    monkeypatch.setattr(gated, "PROGRAMS", 3)  # 11 images in parts of four, the last of them short
-    monkeypatch.setattr(gated, "ROWS", replace(gated.ROWS, size=entries))
+def test_gradients_sum_all_parts_of_the_batch(entries) -> None:
+    rows = replace(gated.GatedMix.rows, size=entries)
+    mix = eager(gated.GatedMix(programs=3, rows=rows))  # 11 images in parts of four, the last of them short
     shape = (11, 1, 3, 4, 48)
-    require_the_definition(inputs_of(shape), Grid(3, 4), torch.float32)
+    require_the_definition(inputs_of(shape), Grid(3, 4), torch.float32, mix)
 
 
 def test_the_same_bits_come_out_twice() -> None:
@@ -144,7 +144,7 @@ def as_on_a_card(monkeypatch) -> list:
         asked.append((tokens, channels))
         return tokens <= longest
 
-    monkeypatch.setattr("softbias.kernels.usable", usable)
+    monkeypatch.setattr("softbias.kernels.dispatch.usable", usable)
     return asked
 
 
@@ -153,7 +153,7 @@ def test_the_layer_with_its_kernel_equals_its_definition(as_on_a_card) -> None:
     layer = Gated(64, 4, Grid(9, 8))
     x = torch.randn(2, 72, 64, requires_grad=True)
     found, wanted = layer(x), layer.by_definition(x)
-    assert as_on_a_card == [(72, 16), (72, 16)]  # they are too many for the kernel for few
+    assert as_on_a_card == [(72, 16), (72, 16)]  # the sequence is too long for the short_seq kernel
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
     with torch.no_grad():
         assert torch.equal(layer(x), found)
@@ -202,13 +202,16 @@ WRONG = {
     "types": ({"v": torch.zeros(2, 2, 12, 16).half()}, "one type, .*float16"),
     "grid": ({"height": 4}, "12 tokens on 4 × 4"),
     "weight": ({"weight": torch.zeros(3, 3)}, r"weight \(2, 3\).*but got \(3, 3\)"),
-    "channels": ({"anywhere": torch.zeros(2, 2, 12, 12), "v": torch.zeros(2, 2, 12, 12)}, "multiple of 8 channels.*but got 12"),
+    "channels": (
+        {"content_out": torch.zeros(2, 2, 12, 12), "v": torch.zeros(2, 2, 12, 12)},
+        "multiple of 8 channels.*but got 12",
+    ),
 }
 
 
 @pytest.mark.parametrize(("changes", "message"), WRONG.values(), ids=list(WRONG))
 def test_what_it_cannot_take_is_refused_by_name(changes, message) -> None:
-    names = ("anywhere", "v", "weight", "bias", "gate")
+    names = ("content_out", "v", "weight", "bias", "gate")
     given = dict(zip(names, inputs_of((2, 2, 3, 4, 16)), strict=True)) | {"height": 3, "width": 4}
     with pytest.raises(ValueError, match=message):
         gated.gated_mix(**(given | changes))

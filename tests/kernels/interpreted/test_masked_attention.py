@@ -1,6 +1,6 @@
 """Masked attention, run by Triton's interpreter, against the definition in float64. (Its products know no bfloat16.)
 
-All of it is asked of both forms of its backward: the one among few tokens, and the one that takes a map in pieces."""
+All tests are of both forms of its backward: the one for short sequences, and the one that takes a map in pieces."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from torch import Tensor
 from softbias.attention import Masked
 from softbias.grid import Grid
 from softbias.kernels import masked
-from softbias.kernels import short_seq as few
-from softbias.kernels.operation import version
+from softbias.kernels.operation import eager, operation, version
 from softbias.kernels.rolling import ROLLS
 
 ALLOWED = {torch.float32: 3e-6, torch.float16: 2e-3}
@@ -27,9 +26,17 @@ SHAPES = {  # images, tokens, heads, channels
 Inputs = tuple[Tensor, Tensor, Tensor]
 
 
-@pytest.fixture(autouse=True, params=[few.LONGEST, 0], ids=["few", "in pieces"])
-def longest(request, monkeypatch, new_plans) -> int:
-    monkeypatch.setattr(few, "LONGEST", request.param)
+IN_PIECES = masked.MaskedAttention(short_seq_tokens=0)
+KERNELS = {"masked_attention": masked.MaskedAttention(), "masked_attention_in_pieces": IN_PIECES}
+OPERATIONS = {
+    "masked_attention": masked.attention,
+    "masked_attention_in_pieces": operation("masked_attention_in_pieces", IN_PIECES),
+}
+
+
+@pytest.fixture(autouse=True, params=list(KERNELS))
+def name(request, monkeypatch) -> str:
+    monkeypatch.setattr(masked, "attention", OPERATIONS[request.param])
     return request.param
 
 
@@ -101,18 +108,20 @@ def test_every_rank_is_taken(rank) -> None:
 @pytest.mark.parametrize("tokens", [9, 17])
 @pytest.mark.parametrize("entries", [32, 256, 8192], ids=["one at a time", "few at a time", "all at once"])
 @pytest.mark.parametrize("roll", ["paper", "released"])
-def test_the_factors_gradients_sum_all_parts_of_the_batch(monkeypatch, entries, roll, tokens) -> None:
-    monkeypatch.setattr(masked, "PROGRAMS", 3)  # 5 images in 3 parts, the last of them short
-    monkeypatch.setattr(masked, "BACKWARD_OF_FEW", replace(masked.BACKWARD_OF_FEW, size=3))
-    monkeypatch.setattr(masked, "FACTORS", replace(masked.FACTORS, size=entries))
+def test_the_factors_gradients_sum_all_parts_of_the_batch(monkeypatch, name, entries, roll, tokens) -> None:
+    usual = KERNELS[name]
+    parts, factors = replace(usual.short_seq, size=3), replace(usual.factors, size=entries)
+    kernel = replace(usual, programs=3, short_seq=parts, factors=factors)  # 5 images in 3 parts, the last of them short
+    monkeypatch.setattr(masked, "attention", eager(kernel))
     require_the_definition(inputs_of((5, tokens, 1, 16)), 1, roll)
 
 
-def test_only_few_tokens_take_the_backward_for_few(longest) -> None:
+def test_only_short_sequences_take_the_backward_for_them(name) -> None:
+    kernel = KERNELS[name]
     for tokens in (65, 66):
         sizes = (2, tokens, 3, 1, 16), (tokens * 48, 48, 16, 16, 1)
-        plan = masked.plan_backward(*sizes, *((tokens * 16, 16, 16, 1),) * 2, sizes[1], (1, 3, tokens), 0.3, 1, "paper")
-        assert (plan.mask is None) == (tokens <= longest)
+        plan = kernel.plan_backward(*sizes, *((tokens * 16, 16, 16, 1),) * 2, sizes[1], (1, 3, tokens), 0.3, 1, "paper")
+        assert (plan.mask is None) == (tokens <= kernel.short_seq_tokens)
 
 
 def test_the_twin_is_the_definition() -> None:
@@ -127,7 +136,7 @@ def test_the_twin_is_the_definition() -> None:
 
 def test_the_mask_is_summed_in_float32_and_rounded_once() -> None:
     qkv, a, b = inputs_of((1, 17, 2, 16), 9, torch.float16)
-    masks = masked.run_forward(qkv.detach(), a.detach(), b.detach(), 0.3, 0, "none")[2]
+    masks = masked.MaskedAttention().forward(qkv.detach(), a.detach(), b.detach(), 0.3, 0, "none")[2]
     exactly = a.detach().double().mT @ b.detach().double()
     for found, wanted in zip(masks, (exactly, exactly.mT), strict=True):
         assert found.dtype == torch.float16
@@ -170,8 +179,10 @@ def test_a_projection_with_scattered_channels_is_taken_too() -> None:
 @pytest.mark.parametrize("roll", ROLLS)
 def test_the_layer_with_its_kernel_equals_its_definition(monkeypatch, roll) -> None:
     asked = []
-    monkeypatch.setattr("softbias.kernels.usable", lambda tensor, tokens, channels: not asked.append((tokens, channels)))
-    monkeypatch.setattr(Masked, "attend", None)  # the way without kernels
+    monkeypatch.setattr(
+        "softbias.kernels.dispatch.usable", lambda tensor, tokens, channels: not asked.append((tokens, channels))
+    )
+    monkeypatch.setattr(Masked, "attend", lambda *given: pytest.fail("this is the way without kernels"))
     torch.manual_seed(0)
     layer = Masked(32, 2, Grid(3, 4, prefix=1), rank=4, roll=roll)
     x = torch.randn(2, 13, 32, requires_grad=True)
@@ -183,9 +194,9 @@ def test_the_layer_with_its_kernel_equals_its_definition(monkeypatch, roll) -> N
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_the_operator_is_registered_as_torch_wants_it() -> None:
+def test_the_operator_is_registered_as_torch_wants_it(name) -> None:
     inputs = inputs_of((2, 5, 1, 16))
-    operator = getattr(torch.ops.softbias, f"masked_attention_{version()}")
+    operator = getattr(torch.ops.softbias, f"{name}_{version()}")
     torch.library.opcheck(operator.default, (*inputs, 0.3, 1, "paper"))
 
 

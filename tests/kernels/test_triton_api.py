@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from softbias import kernels
-from softbias.kernels import toolchain
+from softbias.kernels import dispatch, triton_api
 from softbias.models import create_model
 from softbias.training.compiling import compiled
 from softbias.training.recipe import RECIPES
@@ -20,20 +19,20 @@ no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a 
 def no_compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    toolchain.works.cache_clear()
+    triton_api.works.cache_clear()
     yield
-    toolchain.works.cache_clear()
+    triton_api.works.cache_clear()
 
 
 @no_gpu
 def test_without_a_compiler_one_warning_says_what_to_install(no_compiler, monkeypatch) -> None:
     with pytest.warns(UserWarning, match=r"without its own kernels.*: Triton needs a C compiler .*apt-get install gcc"):
-        assert not toolchain.works()
-    monkeypatch.setattr(kernels, "_recent", {})
+        assert not triton_api.works()
+    monkeypatch.setattr(dispatch, "_recent", {})
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # not again
-        assert not kernels.recent(0)
+        assert not dispatch.recent(0)
 
 
 @no_gpu
@@ -48,12 +47,12 @@ def test_without_a_compiler_a_gpu_s_model_is_not_compiled_and_refused_where_that
 
 def test_a_compiler_needs_python_s_headers(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CC", "cc")
-    monkeypatch.setattr(toolchain.sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
-    assert not toolchain.compiler_found()
+    monkeypatch.setattr(triton_api.sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
+    assert not triton_api.compiler_found()
     (tmp_path / "Python.h").touch()
-    assert toolchain.compiler_found()
+    assert triton_api.compiler_found()
     monkeypatch.delenv("CC")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert not toolchain.compiler_found()
+    assert not triton_api.compiler_found()
     (tmp_path / "clang").touch(mode=0o755)
-    assert toolchain.compiler_found()
+    assert triton_api.compiler_found()

@@ -1,4 +1,4 @@
-"""Attention among few tokens, by Triton's interpreter, against the definition in float64. (Its products know no bfloat16.)"""
+"""Attention with short sequences, in Triton's interpreter, against the definition in float64. (Its products lack bfloat16.)"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from softbias.attention import Full
 from softbias.grid import Grid
-from softbias.kernels import short_seq as few
+from softbias.kernels import short_seq
 from softbias.kernels.operation import version
 
 ALLOWED = {torch.float32: 1e-6, torch.float16: 1e-3}
@@ -19,7 +19,7 @@ SHAPES = {  # images, tokens, heads, channels
     "one more than 16": (1, 17, 1, 16),
     "between": (3, 50, 2, 32),
     "sixteen": (2, 16, 1, 16),
-    "very few": (2, 5, 1, 8),
+    "very short": (2, 5, 1, 8),
     "one": (2, 1, 1, 16),
 }
 
@@ -35,7 +35,7 @@ def off(found: Tensor, wanted: Tensor) -> float:
 
 
 def require_the_definition(qkv: Tensor, scale: float) -> None:
-    found = few.few_attention(qkv, scale)
+    found = short_seq.short_seq_attention(qkv, scale)
     seed = torch.randn(found.shape).to(qkv.dtype)
     (gradient,) = torch.autograd.grad(found, qkv, seed)
     reference = qkv.detach().double().requires_grad_()
@@ -60,7 +60,7 @@ def test_scores_far_below_zero_keep_their_gradients(shape) -> None:
     qkv = torch.zeros(shape[0], shape[1], 3, *shape[2:])
     qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2] = 1.0, -12.5, torch.randn(shape)
     qkv.requires_grad_()
-    found = few.few_attention(qkv, 1.0)
+    found = short_seq.short_seq_attention(qkv, 1.0)
     torch.testing.assert_close(found, qkv[:, :, 2].mean(1, keepdim=True).expand_as(found))
     (gradient,) = torch.autograd.grad(found.sin().sum(), qkv)
     assert gradient.isfinite().all() and gradient[:, :, 0].abs().max() < 1e-5  # equal keys: nothing to gain for a query
@@ -70,7 +70,7 @@ def test_scores_far_below_zero_keep_their_gradients(shape) -> None:
 @pytest.mark.parametrize("shape", [(2, 64, 2, 16), (2, 65, 2, 16)], ids=str)
 def test_scores_far_apart_keep_their_gradients(shape) -> None:
     qkv = (3 * projection(shape)).detach().requires_grad_()
-    found, wanted = few.few_attention(qkv, 1.0), few.plain_few_attention(qkv.double(), 1.0)
+    found, wanted = short_seq.short_seq_attention(qkv, 1.0), short_seq.plain_short_seq_attention(qkv.double(), 1.0)
     torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-4)
     for a, b in zip(*(torch.autograd.grad(x.sin().sum(), qkv)[0].unbind(2) for x in (found, wanted)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
@@ -86,19 +86,19 @@ def test_a_projection_may_lie_in_memory_in_any_order() -> None:
 
 def test_the_same_bits_come_out_twice() -> None:
     qkv = projection(SHAPES["32 px and a class token"], torch.float16)
-    first, second = (torch.autograd.grad(few.few_attention(qkv, 0.1).sum(), qkv)[0] for _ in range(2))
+    first, second = (torch.autograd.grad(short_seq.short_seq_attention(qkv, 0.1).sum(), qkv)[0] for _ in range(2))
     assert torch.equal(first, second)
 
 
 def test_the_twin_is_the_kernel() -> None:
     qkv = projection((2, 17, 2, 16))
-    torch.testing.assert_close(few.few_attention(qkv, 0.3), few.plain_few_attention(qkv, 0.3))
+    torch.testing.assert_close(short_seq.short_seq_attention(qkv, 0.3), short_seq.plain_short_seq_attention(qkv, 0.3))
 
 
 @pytest.mark.parametrize("prefix", [0, 1])
 def test_the_layer_with_its_kernel_equals_its_definition(monkeypatch, prefix) -> None:
     asked = []
-    monkeypatch.setattr("softbias.kernels.usable", lambda tensor, *sizes, **limits: not asked.append((sizes, limits)))
+    monkeypatch.setattr("softbias.kernels.dispatch.usable", lambda tensor, *sizes, **limits: not asked.append((sizes, limits)))
     torch.manual_seed(0)
     layer = Full(32, 2, Grid(4, 4, prefix=prefix))
     x = torch.randn(2, 16 + prefix, 32, requires_grad=True)
@@ -110,13 +110,13 @@ def test_the_layer_with_its_kernel_equals_its_definition(monkeypatch, prefix) ->
 
 
 def test_the_operator_is_registered_as_torch_wants_it() -> None:
-    operator = getattr(torch.ops.softbias, f"few_attention_{version()}")
+    operator = getattr(torch.ops.softbias, f"short_seq_attention_{version()}")
     torch.library.opcheck(operator.default, (projection((2, 17, 2, 16)), 0.3))
 
 
 def test_a_compiled_function_takes_it_as_one_graph() -> None:
     def function(qkv: Tensor) -> Tensor:
-        return few.few_attention(qkv, 0.3).flatten(2).sin().sum()
+        return short_seq.short_seq_attention(qkv, 0.3).flatten(2).sin().sum()
 
     qkv = projection((2, 17, 2, 16))
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
@@ -126,5 +126,7 @@ def test_a_compiled_function_takes_it_as_one_graph() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 66, 3, 1, 16), (2, 17, 2, 1, 16), (2, 17, 3, 16)], ids=str)
 def test_what_it_cannot_take_is_refused_by_name(shape) -> None:
-    with pytest.raises(ValueError, match=r"few_attention takes a projection \(B, N, 3, H, D\) of at most 65 tokens, but got"):
-        few.run_forward(torch.zeros(shape), 1.0)
+    with pytest.raises(
+        ValueError, match=r"short_seq_attention takes a projection \(B, N, 3, H, D\) of at most 65 tokens, but got"
+    ):
+        short_seq.ShortSeqAttention().forward(torch.zeros(shape), 1.0)
