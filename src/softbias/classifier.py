@@ -27,8 +27,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from softbias.data.augment.apply import normalize
-from softbias.data.decode import BrokenPicture, load, resized
-from softbias.data.parallel import in_order
+from softbias.data.decode import BrokenImageError, in_order, load, resized
 from softbias.errors import SoftbiasError, in_one_line
 from softbias.models import storage
 from softbias.models.foreign import HuggingFaceClassifier
@@ -135,7 +134,7 @@ class Classifier:
         return logits.float()
 
     def read(self, picture: Picture) -> NDArray[np.uint8]:
-        """A picture as the model sees it; BrokenPicture if a file holds none.  # (height, width, 3)"""
+        """A picture as the model sees it; BrokenImageError if a file holds none.  # (height, width, 3)"""
         if self.img_size is None:
             raise SoftbiasError(f"{self.name} does not state its image size, so pictures cannot be brought to it")
         if isinstance(picture, np.ndarray):
@@ -172,18 +171,18 @@ class Classifier:
             raise SoftbiasError(f"batch must be at least 1 and threshold lie in [0, 1], but {batch=}, {threshold=}")
         decoded = in_order(self.read_or_error, files)
         while part := list(islice(decoded, batch)):
-            good = [image for _, image in part if not isinstance(image, BrokenPicture)]
+            good = [image for _, image in part if not isinstance(image, BrokenImageError)]
             rows = iter(self.probabilities(np.stack(good), batch)) if good else iter(())
             for file, image in part:
-                if isinstance(image, BrokenPicture):
+                if isinstance(image, BrokenImageError):
                     yield Prediction(str(file), error=image.reason)
                 else:
                     yield self.prediction(str(file), next(rows), threshold)
 
-    def read_or_error(self, file: str | Path) -> tuple[str | Path, NDArray[np.uint8] | BrokenPicture]:
+    def read_or_error(self, file: str | Path) -> tuple[str | Path, NDArray[np.uint8] | BrokenImageError]:
         try:
             return file, self.read(file)
-        except BrokenPicture as error:
+        except BrokenImageError as error:
             return file, error
 
     def prediction(self, file: str, probabilities: NDArray[np.float32], threshold: float) -> Prediction:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import threading
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -118,3 +119,23 @@ def git_hash(folder: Path) -> str | None:
     except OSError:  # git is not installed
         return None
     return done.stdout.split()[0] if done.returncode == 0 else None
+
+
+def why_unreachable(url: str, seconds: float) -> str | None:
+    """Why a server does not answer; None where it does. Never waits longer than `seconds`."""
+    import urllib.error
+    import urllib.request
+
+    answer: list[str | None] = []
+
+    def ask() -> None:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=seconds):
+                answer.append(None)
+        except Exception as error:  # whatever it is, there is no download
+            answer.append(str(getattr(error, "reason", "")) or str(error) or type(error).__name__)
+
+    thread = threading.Thread(target=ask, daemon=True)  # a name server that never answers would outlast the timeout
+    thread.start()
+    thread.join(seconds)
+    return answer[0] if answer else f"no answer in {seconds:.3g} s"

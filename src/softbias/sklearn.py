@@ -111,9 +111,9 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):
 
     def pictures(self, X: Any, size: tuple[int, int] | None) -> NDArray[np.uint8]:
         """X as bytes at a size: the model's, or before there is one the size asked for.  # (n, height, width, 3)"""
-        from softbias.data.decode import describe_resize_mode
+        from softbias.data.decode import check_resize_mode
 
-        describe_resize_mode(self.resize_mode)  # refuses what it does not know
+        check_resize_mode(self.resize_mode)  # refuses what it does not know
         if size is None and self.img_size is not None:
             size = (self.img_size, self.img_size)
         if is_files(X):
@@ -129,8 +129,7 @@ def is_files(X: Any) -> bool:
 
 def read_files(files: Sequence[str | Path], size: tuple[int, int], resize_mode: str) -> NDArray[np.uint8]:
     """Every file must be a picture: what belongs to a label cannot be left out here."""
-    from softbias.data.decode import decode
-    from softbias.data.parallel import in_order
+    from softbias.data.decode import decode, in_order
 
     return np.stack(list(in_order(lambda file: decode(file, size, resize_mode), files)))
 

@@ -36,7 +36,7 @@ def test_cache_says_its_place_and_size_and_can_be_cleared(pictures, tmp_path, mo
     load_dataset(pictures)
     assert main(["data", "cache", "--json"]) == 0
     about = json.loads(capsys.readouterr().out)
-    assert about["bytes"] > 60 * 32 * 32 * 3 and about["place"] == str(tmp_path / "pictures")
+    assert about["bytes"] > 60 * 32 * 32 * 3 and about["folder"] == str(tmp_path / "pictures")
     assert main(["data", "cache", "--clear"]) == 0
     assert f"0.2 MB freed in {tmp_path / 'pictures'}" in capsys.readouterr().out
     assert main(["data", "cache"]) == 0

@@ -52,7 +52,9 @@ def test_it_says_what_it_chose_and_why(pictures, tmp_path, capsys):
     assert "recipe quick with 2 epochs" in printed and "usually better: --epochs 12, about" in printed
     assert "pretrained weights cannot be fetched now" in printed and "--weights" in printed
     assert "the split was made here with seed 0" in printed and "Accuracy" in printed
-    kept = json.loads((tmp_path / "run" / "summary.json").read_text())["notes"]  # for the page
+    notes = json.loads((tmp_path / "run" / "summary.json").read_text())["notes"]  # for the page
+    kept = [note["values"]["text"] for note in notes if note["kind"] == "text"]
+    assert "split-made" in [note["kind"] for note in notes]
     assert kept[0].startswith("model convit_nano with patches of 8") and kept[1] == "recipe quick with 2 epochs"
     assert (tmp_path / "run" / "config.yaml").read_text().startswith(f"# {kept[0]}\n# {kept[1]}\nformat: ")
 

@@ -11,13 +11,13 @@ import json
 import os
 import pickle
 import shutil
+import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from softbias.data import obtain
 from softbias.data.dataset import Dataset
 from softbias.data.named import CIFAR10, IMAGENETTE, IMAGEWOOF
 
@@ -37,7 +37,7 @@ def own_folders(tmp_path, monkeypatch):
     """For the module that imports it: a cache of its own, no data folder, and no network."""
     monkeypatch.setenv("SOFTBIAS_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("SOFTBIAS_DATA", raising=False)
-    monkeypatch.setattr(obtain.urllib.request, "urlopen", no_network)
+    monkeypatch.setattr(urllib.request, "urlopen", no_network)
 
 
 def color(label: int) -> tuple[int, int, int]:

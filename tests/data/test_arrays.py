@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from softbias.data.arrays import as_pictures, is_array_folder, read_arrays
+from softbias.data.arrays import as_images, is_array_folder, read_arrays
+from softbias.notes import Note
 
 X = np.random.default_rng(0).integers(0, 256, (6, 8, 10, 3), np.uint8)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -69,27 +70,27 @@ def test_a_folder_of_pictures_with_some_array_in_it_is_no_array_folder(tmp_path)
 def test_grey_becomes_three_channels_and_channels_first_is_noticed():
     grey = X[..., 0]
     for values in (grey, grey[..., None], grey[:, None]):
-        pixels = as_pictures(values)
+        pixels = as_images(values)
         assert pixels.shape == (6, 8, 10, 3)
         for channel in range(3):
             np.testing.assert_array_equal(pixels[..., channel], grey)
-    np.testing.assert_array_equal(as_pictures(X.transpose(0, 3, 1, 2)), X)
-    np.testing.assert_array_equal(as_pictures(X[:, :3]), X[:, :3])  # (N, 3, W, 3): channels last
+    np.testing.assert_array_equal(as_images(X.transpose(0, 3, 1, 2)), X)
+    np.testing.assert_array_equal(as_images(X[:, :3]), X[:, :3])  # (N, 3, W, 3): channels last
 
 
 def test_other_number_types_are_scaled_rightly():
-    np.testing.assert_array_equal(as_pictures(X / np.float32(255)), X)
-    np.testing.assert_array_equal(as_pictures(X.astype(np.int64)), X)
-    np.testing.assert_array_equal(as_pictures(X.astype(np.uint16) * 257), X)
-    np.testing.assert_array_equal(as_pictures(X > 127), (X > 127) * 255)
+    np.testing.assert_array_equal(as_images(X / np.float32(255)), X)
+    np.testing.assert_array_equal(as_images(X.astype(np.int64)), X)
+    np.testing.assert_array_equal(as_images(X.astype(np.uint16) * 257), X)
+    np.testing.assert_array_equal(as_images(X > 127), (X > 127) * 255)
 
 
 def test_alpha_is_laid_on_white():
     clear = np.concatenate([X, np.zeros_like(X[..., :1])], axis=-1)
-    assert (as_pictures(clear) == 255).all()
+    assert (as_images(clear) == 255).all()
     solid = np.concatenate([X, np.full_like(X[..., :1], 255)], axis=-1)
-    np.testing.assert_array_equal(as_pictures(solid), X)
-    assert as_pictures(np.array([0, 0, 0, 51], np.uint8).reshape(1, 1, 1, 4)).ravel().tolist() == [204] * 3
+    np.testing.assert_array_equal(as_images(solid), X)
+    assert as_images(np.array([0, 0, 0, 51], np.uint8).reshape(1, 1, 1, 4)).ravel().tolist() == [204] * 3
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_alpha_is_laid_on_white():
 )
 def test_arrays_that_are_no_pictures_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
-        as_pictures(values)
+        as_images(values)
 
 
 def test_labels_may_be_strings_gaps_or_whole_floats(tmp_path):
@@ -117,13 +118,14 @@ def test_labels_may_be_strings_gaps_or_whole_floats(tmp_path):
     data = read_arrays(npz(tmp_path / "b.npz", x=X, y=Y * 10.0 + 5))
     assert data.class_names == ("5", "15", "25")
     np.testing.assert_array_equal(data.labels, Y)
-    assert "numbered from 0" in data.notes[0]
+    assert data.notes == (Note("labels-renumbered", {"count": 3, "first": 5, "last": 25}),)
     data = read_arrays(npz(tmp_path / "c.npz", x=X, y=np.array([b"n", b"m"] * 3)))
     assert data.class_names == ("m", "n")
 
 
 def test_a_class_without_pictures_is_mentioned(tmp_path):
-    assert "no picture shows d" in read_arrays(npz(tmp_path / "a.npz", x=X, y=Y, classes=list("abcd"))).notes
+    data = read_arrays(npz(tmp_path / "a.npz", x=X, y=Y, classes=list("abcd")))
+    assert data.notes == (Note("classes-without-pictures", {"classes": ["d"]}),)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from softbias.data import decode as module
-from softbias.data.decode import BrokenPicture, UnsupportedPicture, decode
+from softbias.data.decode import BrokenImageError, UnsupportedImageError, decode
 
 from .rights import open_to_all
 
@@ -37,7 +37,7 @@ NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), n
 @pytest.mark.parametrize("keep", [0.2, 0.5, 0.9])
 def test_a_truncated_file_is_broken_and_says_so(tmp_path, suffix, keep):
     path = truncated(saved(tmp_path / f"a.{suffix}", NOISE), keep)
-    with pytest.raises(BrokenPicture) as caught:
+    with pytest.raises(BrokenImageError) as caught:
         decode(path, (32, 32))
     assert caught.value.path == str(path)
     assert caught.value.kind in ("truncated", "broken", "not a picture")
@@ -46,7 +46,7 @@ def test_a_truncated_file_is_broken_and_says_so(tmp_path, suffix, keep):
 
 
 def test_a_truncated_jpeg_is_called_truncated(tmp_path):
-    with pytest.raises(BrokenPicture, match="truncated") as caught:
+    with pytest.raises(BrokenImageError, match="truncated") as caught:
         decode(truncated(saved(tmp_path / "a.jpg", NOISE)), (32, 32))
     assert caught.value.kind == "truncated"
 
@@ -61,7 +61,7 @@ def test_zero_bytes_text_missing_files_and_folders_are_told_apart(tmp_path):
         ("gone.png", "missing"),
         ("folder.png", "not a picture"),
     ):
-        with pytest.raises(BrokenPicture, match=name) as caught:
+        with pytest.raises(BrokenImageError, match=name) as caught:
             decode(tmp_path / name, (8, 8))
         assert caught.value.kind == kind
 
@@ -71,13 +71,13 @@ def test_flipped_bytes_in_a_png_are_noticed(tmp_path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(data)
-    with pytest.raises(BrokenPicture):
+    with pytest.raises(BrokenImageError):
         decode(path, (8, 8))
 
 
 def test_a_postscript_file_is_never_run(tmp_path):
     (tmp_path / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n")
-    with pytest.raises(BrokenPicture, match="not a picture"):
+    with pytest.raises(BrokenImageError, match="not a picture"):
         decode(tmp_path / "a.png", (8, 8))
 
 
@@ -90,14 +90,14 @@ def png_header(path: Path, width: int, height: int) -> Path:
 
 @pytest.mark.parametrize("side", [13_378, 60_000])
 def test_a_decompression_bomb_is_refused_before_it_goes_off(tmp_path, side):
-    with pytest.raises(BrokenPicture, match="178,956,970") as caught:
+    with pytest.raises(BrokenImageError, match="178,956,970") as caught:
         decode(png_header(tmp_path / "a.png", side, side), (8, 8))
     assert caught.value.kind == "oversized"
 
 
 def test_our_own_limit_holds_even_where_pillow_has_none(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    with pytest.raises(BrokenPicture, match="60000 × 60000"):
+    with pytest.raises(BrokenImageError, match="60000 × 60000"):
         decode(png_header(tmp_path / "a.png", 60_000, 60_000), (8, 8))
 
 
@@ -106,7 +106,7 @@ def test_heic_without_its_package_is_unsupported_rather_than_broken(tmp_path, mo
     module.heif_available.cache_clear()
     (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100))
     try:
-        with pytest.raises(UnsupportedPicture, match="pip install 'softbias\\[heif\\]'") as caught:
+        with pytest.raises(UnsupportedImageError, match="pip install 'softbias\\[heif\\]'") as caught:
             decode(tmp_path / "a.heic", (8, 8))
         assert caught.value.kind == "unsupported"
     finally:
@@ -119,12 +119,12 @@ def test_a_file_that_may_not_be_read_is_unreadable(tmp_path):
     open_to_all(tmp_path)
     code = f"""
 import os
-from softbias.data.decode import BrokenPicture, decode
+from softbias.data.decode import BrokenImageError, decode
 if os.getuid() == 0:
     os.setuid(65534)
 try:
     decode({str(path)!r}, (8, 8))
-except BrokenPicture as error:
+except BrokenImageError as error:
     print(error.kind)
 """
     done = subprocess.run(
@@ -139,7 +139,7 @@ except BrokenPicture as error:
 def test_errors_survive_pickling_and_paths_may_have_spaces_and_accents(tmp_path):
     path = tmp_path / "ein Übel – 破損.png"
     path.touch()
-    with pytest.raises(BrokenPicture) as caught:
+    with pytest.raises(BrokenImageError) as caught:
         decode(path, (8, 8))
     copy = pickle.loads(pickle.dumps(caught.value))
     assert (copy.path, copy.reason, copy.kind) == (str(path), "has zero bytes", "zero bytes")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -13,9 +14,8 @@ from PIL import Image
 
 from softbias.data import cache
 from softbias.data.cache import cache_location, cache_size, clear_cache, decode_all
-from softbias.data.decode import UnsupportedPicture, decode
-from softbias.data.folders import list_folder
-from softbias.data.parallel import in_order
+from softbias.data.decode import UnsupportedImageError, decode, in_order
+from softbias.data.listing import list_folder
 
 from .rights import open_to_all
 
@@ -41,7 +41,7 @@ def child(code: str, **options) -> subprocess.Popen:
     preamble = """
 import os, resource, signal, time
 from softbias.data.cache import decode_all
-from softbias.data.folders import list_folder
+from softbias.data.listing import list_folder
 """
     return subprocess.Popen(
         [sys.executable, "-c", preamble + code],
@@ -129,7 +129,7 @@ def test_broken_files_can_be_skipped_and_are_counted(root):
         np.testing.assert_array_equal(images[5], good)
         assert [problem.kind for problem in problems][:2] == ["not a picture", "missing"]
         assert [problem.path for problem in problems] == [str(listing.files[index]) for index in (2, 5, 7)]
-        assert isinstance(problems[2], UnsupportedPicture) or "pillow_heif" in sys.modules
+        assert isinstance(problems[2], UnsupportedImageError) or "pillow_heif" in sys.modules
 
 
 def test_when_nothing_can_be_read_there_is_nothing_to_skip(root):
@@ -234,18 +234,17 @@ def test_an_interruption_leaves_nothing(root, place):
     assert entries(place) == []
 
 
-def test_the_place_follows_argument_variable_and_system(tmp_path, monkeypatch):
+def test_the_folder_follows_argument_variable_and_system(tmp_path, monkeypatch):
     assert cache_location(tmp_path / "mine") == tmp_path / "mine" / "pictures"
     assert cache_location() == tmp_path / "cache" / "pictures"
     monkeypatch.delenv("SOFTBIAS_CACHE")
-    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cache_location() == tmp_path / "xdg" / "softbias" / "pictures"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_location() == tmp_path / ".cache" / "softbias" / "pictures"
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert cache_location() == tmp_path / "Library" / "Caches" / "softbias" / "pictures"
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda *_args, **_options: Path("~/.cache/softbias"))  # no home
+    assert cache_location() == Path(tempfile.gettempdir()) / "softbias" / "pictures"
 
 
 def test_clearing_frees_what_size_says_and_touches_nothing_else(root, place):

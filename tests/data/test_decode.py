@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from softbias.data.decode import decode, describe_resize_mode, load
+from softbias.data.decode import RESIZE_MODES, decode, load
+from softbias.pages import wording
 
 RED, GREEN, BLUE, WHITE = (220, 30, 20), (20, 200, 40), (30, 40, 210), (255, 255, 255)
 
@@ -249,7 +250,7 @@ def test_heic_is_read_where_its_package_is_installed(tmp_path):
     near(corners(decode(saved(tmp_path / "a.heic", quarters(), quality=95), (32, 32))), RED, GREEN, BLUE, WHITE, within=12)
 
 
-def test_an_unknown_fit_is_an_error_with_the_nearest_name():
+def test_an_unknown_resize_mode_is_an_error_with_the_nearest_name():
     with pytest.raises(ValueError, match="did you mean 'crop'"):
         decode("never opened.png", (8, 8), "corp")
-    assert "aspect ratio is kept" in describe_resize_mode("pad")
+    assert set(RESIZE_MODES) == set(wording.RESIZE_MODES) and "aspect ratio is kept" in wording.RESIZE_MODES["pad"]

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from softbias.data import fashion
+from softbias.pages.wording import text
 
 SHA256 = "94b35475b4eb65b4b84b3643af0f19b104e1ecfb1f8283273e7fb5a389c615ef"  # of 6000 × 28 × 28 bytes
 
@@ -70,7 +71,7 @@ def test_loading_takes_a_fraction_of_a_second():
 
 
 def test_the_notes_say_where_it_comes_from_and_that_the_split_is_our_own(data):
-    notes = " ".join(data.notes)
+    notes = " ".join(text(note) for note in data.notes)
     assert "Zalando" in notes
     assert "MIT" in notes
     assert "not the official one" in notes

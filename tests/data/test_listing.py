@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from softbias.data.folders import list_folder
-from softbias.data.listing import natural, read_listing
-from softbias.data.tables import list_csv
+from softbias.data.listing import list_folder, natural
+from softbias.data.tables import list_csv, read_listing
+from softbias.pages.wording import text
 
 from .rights import open_to_all
 
@@ -51,7 +51,8 @@ def test_class_folders_that_all_hold_the_same_folders_are_remarked_upon(tmp_path
     years = tree(tmp_path / "years", *(f"{year}/{kind}/1.jpg" for year in (2021, 2022) for kind in ("cat", "dog")))
     listing = list_folder(years)
     assert listing.class_names == ("2021", "2022")
-    assert "the classes are 2021, 2022" in listing.notes[0] and "each of them holds cat, dog: if those are" in listing.notes[0]
+    assert [note.kind for note in listing.notes] == ["classes-one-level-deeper"]
+    assert listing.notes[0].values | {"folder": ""} == {"folder": "", "classes": ["2021", "2022"], "inside": ["cat", "dog"]}
     other = tree(tmp_path / "other", "cat/a/1.jpg", "cat/b/1.jpg", "dog/a/1.jpg", "dog/c/1.jpg")
     assert list_folder(other).notes == ()  # one name in common may be chance
     loose = tree(tmp_path / "loose", "cat/a/1.jpg", "cat/b/1.jpg", "cat/2.jpg", "dog/a/1.jpg", "dog/b/1.jpg")
@@ -78,14 +79,14 @@ def test_hidden_and_known_other_files_are_ignored_and_unknown_ones_counted(tmp_p
     assert listing.notes == ()
     listing = list_folder(tree(tmp_path, "a/raw.cr2", "a/2.NEF", "b/none", "loose.jpg"))
     assert len(listing) == 2
-    assert any("3 files" in note and ".cr2, .nef, no suffix" in note for note in listing.notes)
-    assert any("1 picture directly in" in note for note in listing.notes)
+    assert any("3 files" in text(note) and ".cr2, .nef, no suffix" in text(note) for note in listing.notes)
+    assert any("1 picture directly in" in text(note) for note in listing.notes)
 
 
 def test_a_folder_of_other_files_is_no_class_but_is_mentioned(tmp_path):
     listing = list_folder(tree(tmp_path, "a/1.jpg", "b/1.jpg", "annotations/1.xml"))
     assert listing.class_names == ("a", "b")
-    assert any("annotations" in note for note in listing.notes)
+    assert any("annotations" in text(note) for note in listing.notes)
 
 
 def test_spaces_and_other_alphabets_work(tmp_path):
@@ -147,7 +148,7 @@ def test_unlabeled_test_pictures_and_empty_splits_are_left_out_with_a_note(tmp_p
     listing = list_folder(tree(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "test/1.jpg", "test/2.jpg", "val/", "docs/a.txt"))
     assert listing.split == ("train", "train")
     for part in ("2 pictures directly in", "val has no pictures", "docs has no pictures"):
-        assert any(part in note for note in listing.notes)
+        assert any(part in text(note) for note in listing.notes)
 
 
 def test_what_is_no_folder_is_said(tmp_path):
@@ -164,7 +165,7 @@ def test_an_unreadable_folder_is_a_clear_error(tmp_path, hidden):
     (root / hidden).chmod(0)
     code = f"""
 import os
-from softbias.data.folders import list_folder
+from softbias.data.listing import list_folder
 if os.getuid() == 0:
     os.setuid(65534)
 try:
@@ -248,7 +249,9 @@ def test_a_table_that_is_not_utf8_says_so_where_it_matters(tmp_path):
     tree(tmp_path, "rosé/1.jpg", "dog/1.jpg")
     text = "path,label\nrosé/1.jpg,rose\ndog/1.jpg,dog\n"
     (tmp_path / "old.csv").write_bytes(text.encode("latin-1"))
-    with pytest.raises(ValueError, match=r"1 of 2 pictures not found: ros.{1,3}/1\.jpg; the file is not in UTF-8: save it so"):
+    with pytest.raises(
+        ValueError, match=r"1 of 2 pictures not found: ros.{1,3}/1\.jpg; the file is not in UTF-8: save it in UTF-8"
+    ):
         list_csv(tmp_path / "old.csv")
     (tmp_path / "excel.csv").write_bytes(text.encode("utf-16"))
     with pytest.raises(ValueError, match=r"excel\.csv is UTF-16: save it as CSV in UTF-8"):

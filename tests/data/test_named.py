@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from softbias.data import fashion, obtain
 from softbias.data.named import CIFAR10, DATASETS, IMAGENETTE, IMAGEWOOF, data_location, load_named
+from softbias.notes import Note
 
 from .small_sets import (
     FLOWERS,
@@ -44,7 +46,7 @@ def test_sizes_classes_and_splits(name, form, tmp_path, monkeypatch):
     assert data.labels.dtype == np.int64
     assert_colors_are_labels(data, tolerance=3 if "files" in form else 0)  # JPEG
     official_val = name in ("imagenette", "imagewoof", "imagenet", "tiny-imagenet")
-    assert any("official validation pictures serve as test" in note for note in data.notes) == official_val
+    assert (Note("official-val-is-test") in data.notes) == official_val
 
 
 @pytest.mark.parametrize(("name", "form"), [form for form in FORMS if "files" not in form[1]])
@@ -53,7 +55,7 @@ def test_another_size_is_resized_and_said(name, form, tmp_path, monkeypatch):
     data = load_named(name, data_dir=tmp_path / "sets", img_size=48)
     assert data.img_size == (48, 48)
     assert_colors_are_labels(data)
-    assert any("48 × 48" in note for note in data.notes)
+    assert any(note.kind == "resized" and note.values["after"] == [48, 48] for note in data.notes)
 
 
 def test_fashion_needs_no_folder_and_takes_a_size(tmp_path):
@@ -112,7 +114,7 @@ def test_a_folder_of_another_set_is_not_taken(tmp_path):
 def test_a_pack_goes_before_folders_and_arrays_before_batches(tmp_path, monkeypatch):
     write_npz(tmp_path, "imagenette", list(IMAGENETTE.values()), 2)
     write_folders(tmp_path / "imagenette2", IMAGENETTE)
-    assert any("squashed" in note for note in load_named("imagenette", data_dir=tmp_path).notes)
+    assert Note("pack-squashed", {"side": 96}) in load_named("imagenette", data_dir=tmp_path).notes
     write_batches(tmp_path, monkeypatch)
     write_arrays(tmp_path / "cifar10")
     assert load_named("cifar10", data_dir=tmp_path).class_names == CIFAR10
@@ -138,7 +140,7 @@ def test_names_of_wordnet_ids_are_words_and_none_is_used_twice(tmp_path, monkeyp
     write_folders(tmp_path / "imagenet", IMAGENET)
     data = load_named("imagenet", data_dir=tmp_path, img_size=32)
     assert data.class_names == ("tench", "crane (n02012849)", "crane (n03126707)")
-    assert "3 of ImageNet's 1,000 classes" in data.notes
+    assert Note("part-of-imagenet", {"classes": 3}) in data.notes
     write_tiny(tmp_path)
     assert load_named("tiny-imagenet", data_dir=tmp_path).class_names == (
         "goldfish",
@@ -151,9 +153,10 @@ def test_names_of_wordnet_ids_are_words_and_none_is_used_twice(tmp_path, monkeyp
 
 def test_notes_carry_the_geometry(tmp_path, monkeypatch):
     write_npz(tmp_path, "flowers102", FLOWERS, 3)
-    assert "center square" in " ".join(load_named("flowers102", data_dir=tmp_path).notes)
+    assert Note("pack-cropped", {"side": 96}) in load_named("flowers102", data_dir=tmp_path).notes
     write_folders(tmp_path / "imagenet", IMAGENET)
-    assert "pad: the whole picture" in " ".join(load_named("imagenet", data_dir=tmp_path, img_size=32, resize_mode="pad").notes)
+    data = load_named("imagenet", data_dir=tmp_path, img_size=32, resize_mode="pad")
+    assert Note("pictures-at", {"height": 32, "width": 32, "resize_mode": "pad"}) in data.notes
 
 
 WANTED = {
@@ -184,7 +187,7 @@ def test_a_missing_set_says_which_files_to_put_where(name, tmp_path):
 
 def test_a_server_that_never_answers_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(obtain, "PROBE_SECONDS", 0.2)
-    monkeypatch.setattr(obtain.urllib.request, "urlopen", lambda *_args, **_kwargs: time.sleep(3))
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_args, **_kwargs: time.sleep(3))
     start = time.monotonic()
     with pytest.raises(ValueError, match="no answer in"):
         load_named("cifar10", data_dir=tmp_path)
@@ -192,7 +195,7 @@ def test_a_server_that_never_answers_is_not_waited_for(tmp_path, monkeypatch):
 
 
 def test_nothing_is_asked_of_the_network_when_downloading_is_off(tmp_path, monkeypatch):
-    monkeypatch.setattr(obtain.urllib.request, "urlopen", lambda *_: pytest.fail("the network was asked"))
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_: pytest.fail("the network was asked"))
     with pytest.raises(ValueError, match="downloading was switched off"):
         load_named("cifar10", data_dir=tmp_path, download=False)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 import tarfile
+import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from softbias.data import obtain, packs
+from softbias.data import packs
 from softbias.data.cache import cache_size, clear_cache
 from softbias.data.named import CIFAR10, IMAGENETTE, load_named
 
@@ -31,8 +32,8 @@ from .small_sets import (
 def decoded(monkeypatch):
     """How often a pack was really decoded."""
     calls = []
-    original = packs.stacked
-    monkeypatch.setattr(packs, "stacked", lambda *args: calls.append(1) or original(*args))
+    original = packs.decode_files
+    monkeypatch.setattr(packs, "decode_files", lambda *args: calls.append(1) or original(*args))
     return calls
 
 
@@ -152,7 +153,7 @@ def test_a_class_folder_too_few_and_val_without_folders_are_named(tmp_path):
     for file in list(flat.glob("*/*.JPEG")):
         file.rename(flat / file.name)
         file.parent.rmdir()
-    with pytest.raises(ValueError, match=r"val lie in no class folders: sort them into n01440764/"):
+    with pytest.raises(ValueError, match=r"val are in no class folders: sort them into n01440764/"):
         load_named("imagenet", data_dir=tmp_path)
 
 
@@ -185,7 +186,7 @@ def test_an_archive_is_unpacked_without_the_network(tmp_path, monkeypatch):
 def test_what_is_missing_is_downloaded_when_the_server_answers(tmp_path, monkeypatch):
     from torchvision import datasets
 
-    monkeypatch.setattr(obtain.urllib.request, "urlopen", lambda *_args, **_kwargs: Answer())
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_args, **_kwargs: Answer())
     made, places = tmp_path / "made", []
     write_batches(made, monkeypatch)
     write_flowers(made, monkeypatch)
@@ -218,7 +219,7 @@ def test_a_download_that_breaks_off_is_a_clear_error(tmp_path, monkeypatch):
     def breaks(_):
         raise ConnectionResetError("connection reset by peer")
 
-    monkeypatch.setattr(obtain.urllib.request, "urlopen", lambda *_args, **_kwargs: Answer())
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_args, **_kwargs: Answer())
     monkeypatch.setattr(datasets.CIFAR100, "download", breaks)
-    with pytest.raises(ValueError, match=r"cifar100: torchvision cannot .*connection reset by peer.*remove what is incomplete"):
+    with pytest.raises(ValueError, match=r"cifar100: torchvision cannot .*connection reset by peer.*remove incomplete files"):
         load_named("cifar100", data_dir=tmp_path)

@@ -10,8 +10,9 @@ from PIL import Image
 
 from softbias.data import load_dataset, sources
 from softbias.data.dataset import Dataset
-from softbias.data.listing import read_listing
 from softbias.data.sources import choose_size, open_source
+from softbias.data.tables import read_listing
+from softbias.pages.wording import text
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +29,8 @@ def make(root: Path, counts: dict[str, int], size: tuple[int, int] = (48, 40)) -
     return root
 
 
-def noted(data: Dataset, text: str) -> bool:
-    return any(text in note for note in data.notes)
+def noted(data: Dataset, words: str) -> bool:
+    return any(words in text(note) for note in data.notes)
 
 
 def sizes(data: Dataset) -> dict[str, int]:
@@ -91,7 +92,7 @@ def test_groups_stay_whole(tmp_path):
 
 def test_given_splits_that_tear_a_group_are_refused(tmp_path):
     root = make(tmp_path / "set", {"train/a": 6, "train/b": 6, "test/a": 3, "test/b": 3})
-    with pytest.raises(ValueError, match="1 of 2 groups stand in more than one split: s0: test, train"):
+    with pytest.raises(ValueError, match="1 of 2 groups are in more than one split: s0: test, train"):
         load_dataset(root, img_size=8, group_by=r"s\d")
 
 
@@ -172,10 +173,9 @@ def test_the_size_follows_the_median_shorter_side_and_the_number_of_pictures(tmp
     monkeypatch.setattr(sources, "MANY", many)
     root = make(tmp_path / "set", {"a": 3, "b": 3}, size)
     (root / "a" / "s0_0.png").write_bytes(b"")  # does not count
-    chosen, why = choose_size(read_listing(root))
-    assert chosen == expected
-    assert f"img_size {expected} chosen" in why
-    assert str(min(size)) in why
+    note = choose_size(read_listing(root))
+    assert note.values["size"] == expected and note.values["median"] == min(size)
+    assert f"img_size {expected} chosen" in text(note) and str(min(size)) in text(note)
 
 
 def test_the_size_may_be_left_open_or_be_a_rectangle(tmp_path):
@@ -229,7 +229,7 @@ def test_a_source_is_listed_once_and_its_headers_are_read_once(tmp_path, monkeyp
         original = getattr(sources, name)
         monkeypatch.setattr(sources, name, lambda *args, name=name, do=original: calls.append(name) or do(*args))
     source = open_source(make(tmp_path / "set", {"a": 6, "b": 6}, (100, 70)))
-    assert source.count == 12 and source.size[0] == 64 and source.name == "set"
+    assert source.count == 12 and source.size == 64 and source.name == "set"
     assert source.read().img_size == (64, 64) and source.read(img_size=8).img_size == (8, 8)
     assert calls == ["read_listing", "choose_size"]
     assert open_source("fashion").count is None and open_source("fashion").size is None

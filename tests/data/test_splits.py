@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from softbias.data.listing import Listing
-from softbias.data.splits import group_of, k_fold, nested_fraction, splits_of, stratified_split
+from softbias.data.splits import group_of, nested_fraction, splits_of, stratified_split
 from softbias.data.tables import read_manifest, write_manifest
 
 LABELS = np.searchsorted([40, 70, 90, 98], np.arange(1000) * 37 % 100, side="right")  # 400, 300, 200, 80, 20 of each
@@ -34,7 +34,6 @@ def test_results_never_change_silently():
     assert digest(parts["train"], parts["val"], parts["test"]) == "f2a201f8630c0650"
     assert digest(*stratified_split(LABELS, seed=7, groups=groups).values()) == "56f8701fe6525f78"
     assert digest(nested_fraction(LABELS, np.arange(1000), 0.1, seed=7)) == "0365542b6f0b151e"
-    assert digest(*(held for _, held in k_fold(LABELS, np.arange(1000), 5, seed=7))) == "dac3155e6bee3c99"
 
 
 def test_the_seed_and_nothing_else_changes_a_split():
@@ -132,21 +131,6 @@ def test_fractions_are_stratified_with_at_least_one_of_each_class():
     for fraction in (0, -0.05, 1.01, float("nan")):
         with pytest.raises(ValueError, match="fraction"):
             nested_fraction(LABELS, indices, fraction, seed=0)
-
-
-def test_every_index_is_held_out_once_in_folds_of_even_classes():
-    indices = np.flatnonzero(np.arange(1000) % 3)
-    folds = k_fold(LABELS, indices, 7, seed=0)
-    np.testing.assert_array_equal(np.sort(np.concatenate([held for _, held in folds])), indices)
-    for train, held in folds:
-        np.testing.assert_array_equal(np.sort(np.concatenate([train, held])), indices)
-    for label in range(5):
-        counts = [int((LABELS[held] == label).sum()) for _, held in folds]
-        assert max(counts) - min(counts) <= 1
-    sizes = [len(held) for _, held in folds]
-    assert max(sizes) - min(sizes) <= 1
-    with pytest.raises(ValueError, match="folds"):
-        k_fold(LABELS, indices, 1, seed=0)
 
 
 def test_a_manifest_gives_back_what_was_written(tmp_path):

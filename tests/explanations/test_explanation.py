@@ -11,7 +11,7 @@ from PIL import Image
 
 import softbias
 from softbias.cli import main
-from softbias.data.decode import BrokenPicture
+from softbias.data.decode import BrokenImageError
 from softbias.explanations.coloring import colored, overlay
 from softbias.models import create_model
 from softbias.models.inspect import inspect
@@ -117,7 +117,7 @@ def test_pictures_come_as_files_arrays_or_images(models, tmp_path):
     ]
     assert np.array_equal(found[0], found[1]) and np.array_equal(found[1], found[2])
     (tmp_path / "bad.png").write_bytes(b"no picture")
-    with pytest.raises(BrokenPicture):
+    with pytest.raises(BrokenImageError):
         softbias.explain(models / "convit_nano", tmp_path / "bad.png")
     with pytest.raises(ValueError, match="uint8"):
         softbias.explain(models / "convit_nano", np.zeros((8, 8, 3)))

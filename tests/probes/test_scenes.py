@@ -8,8 +8,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from softbias.data.scenes import combined, on_background
-from softbias.data.textures import load_backgrounds, textures
+from softbias.data.scenes import combined, load_backgrounds, on_background, textures
 from softbias.models import create_model
 from softbias.probes import scenes as scenes_module
 from softbias.probes.scenes import background_probe, combined_probe, draw_examples, random_histogram, random_matching
@@ -61,16 +60,16 @@ def test_a_scene_is_a_function_of_seed_and_number():
 
 def test_a_pasted_picture_lies_whole_on_the_background_where_it_was_asked_for():
     blank = [np.full((40, 50, 3), 200, np.uint8)]
-    for place in ("random", "center", "corner"):
-        scenes = on_background(PICTURES, LABELS, blank, range(30), size=32, place=place)
+    for position in ("random", "center", "corner"):
+        scenes = on_background(PICTURES, LABELS, blank, range(30), size=32, position=position)
         for image, label in zip(scenes.images, scenes.labels, strict=True):
             rows, columns = np.nonzero(image[..., 0] == 25 * label + 5)
             if label == 0:  # its shade is unlike the background's in any case
                 assert len(rows) == 64
             assert rows.max() - rows.min() == 7 and columns.max() - columns.min() == 7
-            if place != "random":
-                assert rows.min() == columns.min() == (12 if place == "center" else 0)
-    twice = on_background(PICTURES, LABELS, blank, range(3), size=32, scale=2.0, place="corner")
+            if position != "random":
+                assert rows.min() == columns.min() == (12 if position == "center" else 0)
+    twice = on_background(PICTURES, LABELS, blank, range(3), size=32, scale=2.0, position="corner")
     assert (twice.images[:, :16, :16, 0] == SHADES[twice.sources][:, None, None]).all()
 
 
@@ -79,8 +78,8 @@ def test_what_cannot_be_made_is_refused_by_name():
         combined(PICTURES[:3], LABELS[:3], range(1))
     with pytest.raises(ValueError, match="scale 5 does not fit"):
         on_background(PICTURES, LABELS, [np.zeros((64, 64, 3), np.uint8)], range(1), scale=5)
-    with pytest.raises(ValueError, match="place='left'"):
-        on_background(PICTURES, LABELS, [np.zeros((64, 64, 3), np.uint8)], range(1), place="left")
+    with pytest.raises(ValueError, match="no position 'left'"):
+        on_background(PICTURES, LABELS, [np.zeros((64, 64, 3), np.uint8)], range(1), position="left")
     with pytest.raises(ValueError, match="no folder of backgrounds"):
         load_backgrounds("nowhere")
 
@@ -150,14 +149,14 @@ def test_a_model_of_one_size_says_that_it_has_no_native_entry():
 def test_backgrounds_are_the_pictures_of_a_folder_or_else_our_textures(tmp_path, monkeypatch):
     monkeypatch.delenv("SOFTBIAS_DATA", raising=False)
     ours = load_backgrounds()
-    assert len(ours.pictures) == 24 >= 20 and ours.source == "procedural textures"
-    assert all(picture.shape == (256, 256, 3) and picture.std() > 5 for picture in ours.pictures)
+    assert len(ours.images) == 24 >= 20 and ours.source == "procedural textures"
+    assert all(picture.shape == (256, 256, 3) and picture.std() > 5 for picture in ours.images)
     np.testing.assert_array_equal(textures()[3], textures()[3])
     folder = tmp_path / "backgrounds"
     folder.mkdir()
     Image.new("RGB", (140, 130), (1, 2, 3)).save(folder / "a.png")
     monkeypatch.setenv("SOFTBIAS_DATA", str(tmp_path))
-    assert load_backgrounds().pictures[0].shape == (130, 140, 3)
+    assert load_backgrounds().images[0].shape == (130, 140, 3)
     Image.new("RGB", (100, 130)).save(folder / "small.png")
     with pytest.raises(ValueError, match=r"small\.png"):
         load_backgrounds(folder)

@@ -29,12 +29,18 @@ PROBABILITIES = np.array([
 ], np.float32)  # fmt: skip
 FILES = ("train/cat/1.png", "train/owl/2.png", *(f"test/photo {i}.jpg" for i in range(6)))
 BASELINE = {"name": "logistic regression on raw pixels (C=0.03)", "accuracy": 0.9, "accuracy_interval": [0.815, 0.948]}
+
+
+def note(sentence: str) -> dict:
+    return {"kind": "text", "values": {"text": sentence}}
+
+
 SUMMARY = {
     "status": "finished", "id": "0123456789", "data": "pets", "model": "convit_nano", "seed": 3, "train_fraction": 0.25,
     "objective": "supervised", "pretext": False, "parameters": 213446, "img_size": [8, 8],
     "pictures": {"train": 400, "val": 40, "test": 6},
     "steps": 1200, "epochs": 3.0, "seconds": 122.7, "images_per_second": 1043.4, "best_epoch": 2,
-    "validation_accuracy": 0.725, "class_weights": True, "peak_memory": 3 * 2**29, "notes": ["the split was made"],
+    "validation_accuracy": 0.725, "class_weights": True, "peak_memory": 3 * 2**29, "notes": [note("the split was made")],
     "baseline": BASELINE,
 }  # fmt: skip
 NO_VAL = {"val": False, "best_epoch": None, "validation_accuracy": None, "pictures": {"train": 400, "val": 0, "test": 6}}
@@ -180,7 +186,7 @@ def test_a_model_without_mistakes_has_empty_galleries(tmp_path):
 def test_names_are_escaped(tmp_path):
     bad = ("<b>x</b>", '"><script>alert(1)</script>', "$\\frac{ & ü")
     files = [f'<img src="https://evil.example/{i}.png">' for i in range(6)]
-    html = write_page(make_run(tmp_path, names=bad, files=files, data="<i>d</i>", notes=["<u>n</u>"]), pets()).read_text()
+    html = write_page(make_run(tmp_path, names=bad, files=files, data="<i>d</i>", notes=[note("<u>n</u>")]), pets()).read_text()
     assert not any(part in html for part in ("<b>x", "<script>alert", "<i>d", "<u>n", '<img src="http'))
     assert html.count("<script") == 1
     assert "&lt;b&gt;x&lt;/b&gt;" in html and "$\\frac{ &amp; ü" in html
@@ -219,7 +225,14 @@ def test_an_unfinished_run_has_no_page(tmp_path):
 
 @pytest.mark.parametrize("kind", ["three classes", "102 classes", "rotation"])
 def test_a_browser_opens_it_offline_without_complaint_and_without_overflow(browser, flowers, tmp_path, kind):
-    page, long = flowers, {"names": ("cat", "dog" * 40, "owl"), "files": ["x" * 150 + ".png"] * 6, "notes": ["y" * 200]}
+    page, long = (
+        flowers,
+        {
+            "names": ("cat", "dog" * 40, "owl"),
+            "files": ["x" * 150 + ".png"] * 6,
+            "notes": [note("y" * 200)],
+        },
+    )
     if kind != "102 classes":
         page = write_page(make_run(tmp_path, **(ROTATION if kind == "rotation" else long)), pets())
     background = "getComputedStyle(document.body).backgroundColor"

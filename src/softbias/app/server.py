@@ -35,7 +35,7 @@ from starlette.routing import Route
 from softbias._version import __version__
 from softbias.app.safety import REPORT_POLICY, Guard
 from softbias.app.shelf import Absent, Shelf
-from softbias.data.decode import BrokenPicture
+from softbias.data.decode import BrokenImageError
 from softbias.errors import SoftbiasError
 from softbias.explanations.explanation import Explanation
 from softbias.explanations.figure import TITLES
@@ -119,7 +119,7 @@ def make_app(shelf: Shelf, port: int) -> Any:
         ],
         exception_handlers={
             HTTPException: lambda _, error: refused(error.status_code, error.detail, error.headers),
-            BrokenPicture: lambda _, error: refused(422, f"this file cannot be shown: it {tidy(error.reason)}"),
+            BrokenImageError: lambda _, error: refused(422, f"this file cannot be shown: it {tidy(error.reason)}"),
             Absent: lambda _, error: refused(404, str(error)),
             ValueError: lambda _, error: refused(400, str(error)),
             ClientDisconnect: lambda _, error: refused(400, "the upload was not finished"),

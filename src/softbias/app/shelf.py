@@ -23,7 +23,7 @@ from PIL import Image
 from softbias.classifier import Classifier
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
-from softbias.data.decode import FORMATS, BrokenPicture, load
+from softbias.data.decode import FORMATS, BrokenImageError, load
 from softbias.errors import SoftbiasError
 from softbias.explanations.explanation import Explanation, explain_pixels
 from softbias.runs.opening import find_run, open_classifier, unique
@@ -162,16 +162,16 @@ class Shelf:
         return self.data.class_names[int(self.data.labels[self.order[int(name[1:])]])] if name.startswith("d") else None
 
     def upload(self, content: bytes) -> str:
-        """Keep a picture and return its id; what is no picture, or too large a one, raises BrokenPicture."""
+        """Keep a picture and return its id; what is no picture, or too large a one, raises BrokenImageError."""
         try:
             with Image.open(io.BytesIO(content), formats=[kind for kind in FORMATS if kind in Image.OPEN]) as head:
                 width, height = head.size
         except Exception as error:  # Pillow raises a dozen kinds; the decoder has a sentence for them
             if isinstance(error, Image.DecompressionBombError):
-                raise BrokenPicture("the upload", "has too many pixels", "oversized") from error
+                raise BrokenImageError("the upload", "has too many pixels", "oversized") from error
             width, height = 0, 0
         if width * height > MAX_PIXELS:
-            raise BrokenPicture("the upload", f"has {width} × {height} pixels, more than {MAX_PIXELS:,}", "oversized")
+            raise BrokenImageError("the upload", f"has {width} × {height} pixels, more than {MAX_PIXELS:,}", "oversized")
         image = load(io.BytesIO(content), wanted=(KEPT_SIDE, KEPT_SIDE), name="the upload").image
         image.thumbnail((KEPT_SIDE, KEPT_SIDE), Image.Resampling.LANCZOS)
         with self.lock:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json as json_module
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from softbias.cli.parsing import flag
+
+if TYPE_CHECKING:
+    from softbias.data.check import Report
 
 
 def check(
@@ -28,22 +31,57 @@ def check(
         files: How many files are named per problem.
         json: Print JSON, with every file.
     """
-    from softbias.data.check import check as look
+    from softbias.data.check import check as check_set
 
     def tell(done: int, total: int) -> None:
         if sys.stderr.isatty() and (done % 100 == 0 or done == total):
             print(f"\r{done:,} of {total:,}" + ("\r\x1b[K" if done == total else ""), end="", file=sys.stderr, flush=True)
 
-    report = look(path, group_by=group_by, progress=tell)
+    report = check_set(path, group_by=group_by, progress=tell)
     if json:
-        print(json_module.dumps(report.to_dict(), indent=2))
+        print(json_module.dumps(as_json(report), indent=2))
     else:
-        print("\n".join(report.lines(files)))
+        print("\n".join(in_lines(report, files)))
     return 0 if report.fit_to_train else 1
 
 
+def as_json(report: Report) -> dict[str, Any]:
+    """The report with a sentence for each problem and note."""
+    from softbias.pages.wording import text
+
+    plain = report.to_dict()
+    for problem, row in zip(report.problems, plain["problems"], strict=True):
+        row["text"] = text(problem.note)
+    reasons = [row["text"] for row in plain["problems"] if row["severity"] == "error"]
+    return plain | {"notes": [{**note.to_dict(), "text": text(note)} for note in report.notes], "reasons": reasons}
+
+
+def in_lines(report: Report, most: int = 10) -> list[str]:
+    """The report as text; each problem names at most `most` files."""
+    from softbias.data.listing import pictures
+    from softbias.pages.wording import text
+
+    lines = [f"{report.name}: {pictures(report.total)}, {len(report.counts)} classes"] if report.counts else []
+    splits = list(dict.fromkeys(split for count in report.counts.values() for split in count))
+    width = max((len(name) for name in report.counts), default=0)
+    if splits:
+        lines.append(f"  {'':{width}}" + "".join(f"{split:>8}" for split in splits))
+    for name, count in report.counts.items():
+        lines.append(f"  {name:{width}}" + "".join(f"{count.get(split, 0):>8}" for split in splits))
+    if report.sizes:
+        lines.append("sizes: " + ", ".join(f"{name} {size[0]} × {size[1]}" for name, size in report.sizes.items()))
+        lines.append("modes: " + ", ".join(f"{mode} {count}" for mode, count in report.modes.items()))
+    lines += [f"note: {text(note)}" for note in report.notes]
+    for problem in report.problems:
+        lines.append(f"{problem.severity}: {text(problem.note)}")
+        lines += [f"  {name}" for name in problem.files[:most]]
+        if len(problem.files) > most:
+            lines.append(f"  and {len(problem.files) - most} more")
+    return [*lines, "fit to train on" if report.fit_to_train else "NOT fit to train on"]
+
+
 def cache(clear: bool = False, json: bool = False) -> None:
-    """Where decoded pictures are kept, how much they take, and clearing them; $SOFTBIAS_CACHE moves them.
+    """The folder and the size of the decoded pictures that are kept; $SOFTBIAS_CACHE names another folder.
 
     Args:
         clear: Remove them all; they are decoded again when they are needed.
@@ -51,11 +89,11 @@ def cache(clear: bool = False, json: bool = False) -> None:
     """
     from softbias.data.cache import cache_location, cache_size, clear_cache
 
-    place = cache_location()
+    folder = cache_location()
     size = clear_cache() if clear else cache_size()
     if json:
-        print(json_module.dumps({"place": str(place), "bytes": 0 if clear else size, "freed": size if clear else 0}))
+        print(json_module.dumps({"folder": str(folder), "bytes": 0 if clear else size, "freed": size if clear else 0}))
     elif clear:
-        print(f"{size / 1e6:,.1f} MB freed in {place}")
+        print(f"{size / 1e6:,.1f} MB freed in {folder}")
     else:
-        print(f"{size / 1e6:,.1f} MB of decoded pictures in {place}")
+        print(f"{size / 1e6:,.1f} MB of decoded pictures in {folder}")

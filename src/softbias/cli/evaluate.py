@@ -80,8 +80,10 @@ def evaluate(
 
 
 def notes_on(pictures: Dataset, split: str) -> list[str]:
-    """What reading the set had to say; a split that was made for it does not matter where all pictures are scored."""
-    return [note for note in pictures.notes if split != "all" or note not in pictures.split_notes]
+    """The notes of the set; those about its splits do not matter where all pictures are scored."""
+    from softbias.pages.wording import text
+
+    return [text(note) for note in (pictures.notes_without_splits if split == "all" else pictures.notes)]
 
 
 def learned_from(directory: Run, data: Dataset, indices: Any) -> int:
@@ -104,13 +106,13 @@ def choose_pictures(
     import numpy as np
 
     from softbias.data import load_dataset
-    from softbias.data.named import DATASETS
+    from softbias.data.named import list_datasets
     from softbias.runs.prepare import split_up
 
     options = {key: value for key, value in asked.items() if value is not None}
     if data is None:
         assert spec is not None
-        if not Path(spec.data).exists() and spec.data not in DATASETS:
+        if not Path(spec.data).exists() and spec.data not in list_datasets():
             raise SoftbiasError(
                 f"the run's pictures, {spec.data!r}, are not in {Path.cwd()}: go to the folder it was trained in, "
                 "or name them with --data"

@@ -48,7 +48,7 @@ def explain(
     if not images:
         raise SoftbiasError("which pictures? softbias explain MODEL IMAGE…")
     place = parse_query(query)
-    from softbias.data.decode import BrokenPicture
+    from softbias.data.decode import BrokenImageError
     from softbias.environment import find_device
     from softbias.explanations.explanation import explain as explain_one
     from softbias.runs.inference import find_pictures
@@ -62,7 +62,7 @@ def explain(
     for file in find_pictures(images):
         try:
             seen = explain_one(classifier, file, query=place, target=target, methods=chosen)
-        except BrokenPicture as error:
+        except BrokenImageError as error:
             bad += 1
             rows.append({"picture": str(file), "error": error.reason})
             print(f"softbias: {file}: {error.reason}", file=sys.stderr)

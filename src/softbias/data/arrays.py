@@ -11,23 +11,93 @@ Labels: whole numbers or strings; without class names the values that occur are 
 from __future__ import annotations
 
 import json
+import math
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import IO, Any, TypedDict
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from softbias.data.dataset import Dataset
-from softbias.data.listing import SPLIT_NAMES, natural, same_classes, some
-from softbias.errors import SoftbiasError
+from softbias.data.listing import SPLIT_NAMES, natural, require_same_classes, some
+from softbias.errors import SoftbiasError, in_one_line
+from softbias.notes import Note
+from softbias.schema import from_plain
 
 IMAGES = ("images", "x")
 LABELS = ("labels", "label", "y")
 NAMES = ("class_names", "classes")
+CLASSES_FILE = "classes.json"
+DEFLATE = 1032  # bytes at most that one compressed byte stands for
+DAMAGE = (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+
+
+class FineClasses(TypedDict):
+    fine: tuple[str, ...]
+
+
+class ArrayFiles:
+    """The arrays of an .npz file, or of a folder of .npy files, by name; a header is checked before its array is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.zip: zipfile.ZipFile | None = None
+        if path.is_dir():
+            self.names = [file.stem for file in sorted(path.glob("*.npy"))]
+            return
+        if path.suffix.lower() == ".npy":
+            raise SoftbiasError(f"{path} is one array; give the folder that holds images.npy and labels.npy")
+        try:
+            self.zip = zipfile.ZipFile(path)
+        except DAMAGE as error:
+            raise SoftbiasError(f"{path} cannot be read as .npz: {in_one_line(error)}") from error
+        self.names = [name.removesuffix(".npy") for name in self.zip.namelist() if name.endswith(".npy")]
+
+    def __enter__(self) -> ArrayFiles:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.zip is not None:
+            self.zip.close()
+
+    def read(self, name: str) -> NDArray[Any]:
+        """One array; from a folder it is a memory map."""
+        if name not in self.names:
+            raise SoftbiasError(f"{self.path}: the array {name} is missing; it has {some(self.names) or 'none'}")
+        try:
+            if self.zip is None:
+                mapped: NDArray[Any] = np.load(self.path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+                return mapped
+            with self.zip.open(f"{name}.npy") as member:
+                entry = self.zip.getinfo(f"{name}.npy")
+                require_size(member, entry.file_size, DEFLATE * entry.compress_size)
+            with self.zip.open(f"{name}.npy") as member:
+                array: NDArray[Any] = npy.read_array(member, allow_pickle=False)
+                return array
+        except DAMAGE as error:
+            reason = "too large for the memory" if isinstance(error, MemoryError) else in_one_line(error)
+            raise SoftbiasError(f"{self.path}: the array {name} cannot be read: {reason}") from error
+
+
+def require_size(member: IO[bytes], size: int, most: int) -> None:
+    """Refuse an array whose header states another size than its file has, before memory is taken for it.
+
+    size   of the file in bytes, as the archive states it
+    most   bytes that the compressed file can stand for
+    """
+    version = npy.read_magic(member)
+    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read_header(member)
+    if dtype.hasobject:
+        raise SoftbiasError("it holds Python objects, which are never unpickled")
+    claimed = math.prod(shape) * dtype.itemsize
+    if claimed != size - member.tell() or size > most:
+        raise SoftbiasError(f"its header states {dtype} of shape {shape}, {claimed:,} bytes, but the file has others")
 
 
 def is_array_folder(path: Path) -> bool:
@@ -36,30 +106,45 @@ def is_array_folder(path: Path) -> bool:
     return path.is_dir() and any(file.stem.casefold() in keys for file in path.glob("*.npy"))
 
 
+def read_class_names(path: Path) -> tuple[str, ...]:
+    """classes.json: a list of names, or {"fine": a list of names}."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # also of UTF-8
+        raise SoftbiasError(f"{path} is not JSON: {in_one_line(error)}") from error
+    if isinstance(content, dict):
+        return from_plain(FineClasses, content, str(path))["fine"]
+    return from_plain(tuple[str, ...], content, str(path))
+
+
 def read_arrays(path: str | Path) -> Dataset:
     """The set in an .npz file or a folder of .npy files. Where the arrays name no splits, the Dataset has none."""
     path = Path(path)
-    with _opened(path) as arrays:
-        given = {key.casefold(): key for key in arrays}
+    with ArrayFiles(path) as arrays:
+        given = {name.casefold(): name for name in arrays.names}
         images: list[NDArray[np.uint8]] = []
         labels: list[NDArray[Any]] = []
         splits: dict[str, NDArray[np.int64]] = {}
         start = 0
         for split, image_key, label_key in _pairs(path, given):
-            pixels = as_pictures(_get(path, arrays, image_key), f"{path}: {image_key}")
-            kinds = _as_labels(_get(path, arrays, label_key), f"{path}: {label_key}")
-            if len(pixels) != len(kinds):
-                raise SoftbiasError(f"{path}: {image_key} has {len(pixels)} pictures, but {label_key} has {len(kinds)} labels")
-            if images and pixels.shape[1:] != images[0].shape[1:]:
-                sizes = f"{pixels.shape[1:3]} beside {images[0].shape[1:3]}"
+            part = as_images(arrays.read(image_key), f"{path}: {image_key}")
+            part_labels = _as_labels(arrays.read(label_key), f"{path}: {label_key}")
+            if len(part) != len(part_labels):
+                raise SoftbiasError(
+                    f"{path}: {image_key} has {len(part)} pictures, but {label_key} has {len(part_labels)} labels"
+                )
+            if images and part.shape[1:] != images[0].shape[1:]:
+                sizes = f"{part.shape[1:3]} beside {images[0].shape[1:3]}"
                 raise SoftbiasError(f"{path}: all pictures need one size, but {image_key} has {sizes}")
-            images.append(pixels)
-            labels.append(kinds)
+            images.append(part)
+            labels.append(part_labels)
             if split:
-                splits[split] = np.arange(start, start + len(pixels))
-            start += len(pixels)
+                splits[split] = np.arange(start, start + len(part))
+            start += len(part)
         key = next((given[name] for name in NAMES if name in given), None)
-        named = None if key is None else [str(name) for name in np.asarray(_get(path, arrays, key)).ravel()]
+        named = None if key is None else [str(name) for name in arrays.read(key).ravel()]
+    if path.is_dir() and (path / CLASSES_FILE).is_file():
+        named = list(read_class_names(path / CLASSES_FILE))
     numbers, class_names, notes = _number(path, np.concatenate(labels), named)
     if len(numbers) < 2 or len(class_names) < 2:
         raise SoftbiasError(
@@ -67,13 +152,13 @@ def read_arrays(path: str | Path) -> Dataset:
             f"and {len(class_names)}"
         )
     if splits:
-        place = [name for name, indices in splits.items() for _ in indices]
-        same_classes(path, [class_names[number] for number in numbers], place)
+        split_names = [name for name, indices in splits.items() for _ in indices]
+        require_same_classes(path, [class_names[number] for number in numbers], split_names)
     everything = images[0] if len(images) == 1 else np.concatenate(images)
     return Dataset(path.stem, everything, numbers, class_names, splits, notes=notes)
 
 
-def as_pictures(values: NDArray[Any], what: str = "images") -> NDArray[np.uint8]:
+def as_images(values: NDArray[Any], what: str = "images") -> NDArray[np.uint8]:
     """Any usual array of pictures as (N, H, W, 3) bytes; alpha is laid on white."""
     if values.ndim == 3:
         values = values[..., None]
@@ -83,11 +168,11 @@ def as_pictures(values: NDArray[Any], what: str = "images") -> NDArray[np.uint8]
         raise SoftbiasError(
             f"{what} must be (N, H, W), (N, H, W, 1, 3 or 4) or (N, 1, 3 or 4, H, W), but its shape is {values.shape}"
         )
-    pixels = _as_bytes(values, what)
-    if pixels.shape[-1] == 4:
-        alpha = pixels[..., 3:].astype(np.uint16)
-        pixels = ((pixels[..., :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
-    return np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else np.ascontiguousarray(pixels)
+    images = _as_bytes(values, what)
+    if images.shape[-1] == 4:
+        alpha = images[..., 3:].astype(np.uint16)
+        images = ((images[..., :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
+    return np.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else np.ascontiguousarray(images)
 
 
 def _as_bytes(values: NDArray[Any], what: str) -> NDArray[np.uint8]:
@@ -126,7 +211,7 @@ def _as_labels(values: NDArray[Any], what: str) -> NDArray[Any]:
 
 def _number(
     path: Path, labels: NDArray[Any], named: list[str] | None
-) -> tuple[NDArray[np.int64], tuple[str, ...], tuple[str, ...]]:
+) -> tuple[NDArray[np.int64], tuple[str, ...], tuple[Note, ...]]:
     """Labels counted from 0, class names, and a note where numbers had to change."""
     if labels.dtype.kind == "U":
         names = sorted({str(label) for label in labels}, key=natural) if named is None else named
@@ -145,15 +230,17 @@ def _number(
                 f"but they go from {labels.min()} to {labels.max()}"
             )
         without = sorted(set(range(len(named))) - set(labels.tolist()))
-        return labels, tuple(named), (f"no picture shows {some([named[label] for label in without])}",) if without else ()
+        note = Note("classes-without-pictures", {"classes": [named[label] for label in without]})
+        return labels, tuple(named), (note,) if without else ()
     values, numbers = np.unique(labels, return_inverse=True)
     dense = len(values) == 0 or values[-1] == len(values) - 1
-    notes = () if dense else (f"the {len(values)} labels that occur, {values[0]} to {values[-1]}, are numbered from 0",)
+    about = {} if dense else {"count": len(values), "first": int(values[0]), "last": int(values[-1])}
+    notes = () if dense else (Note("labels-renumbered", about),)
     return numbers.astype(np.int64), tuple(str(value) for value in values), notes
 
 
 def _pairs(path: Path, given: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """(split or "", key of the images, key of the labels) of what there is."""
+    """(split or "", key of the images, key of the labels) of each part."""
     whole = [(given[x], given[y]) for x in IMAGES for y in LABELS if x in given and y in given]
     found: dict[str, tuple[str, str, str]] = {}
     for alias, split in SPLIT_NAMES.items():
@@ -173,34 +260,3 @@ def _pairs(path: Path, given: Mapping[str, str]) -> list[tuple[str, str, str]]:
         f"{path} needs arrays named images and labels, or train_images, train_labels, test_images, test_labels, "
         f"but has {some(list(given.values())) or 'none'}"
     )
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Name -> array, or for a folder the file it lies in."""
-    if path.is_dir():
-        files: dict[str, Any] = {file.stem: file for file in sorted(path.glob("*.npy"))}
-        classes = path / "classes.json"
-        if classes.is_file():
-            try:
-                files["classes"] = np.array(json.loads(classes.read_text(encoding="utf-8")), str)
-            except ValueError as error:
-                raise SoftbiasError(f"{classes} must be a list of names: {error}") from error
-        yield files
-        return
-    if path.suffix.lower() == ".npy":
-        raise SoftbiasError(f"{path} is one array; give the folder that holds images.npy and labels.npy")
-    try:
-        file = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise SoftbiasError(f"{path} cannot be read as .npz: {error}") from error
-    with file:
-        yield file
-
-
-def _get(path: Path, arrays: Mapping[str, Any], key: str) -> NDArray[Any]:
-    try:
-        value = arrays[key]
-        return np.load(value, mmap_mode="r", allow_pickle=False) if isinstance(value, Path) else value
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise SoftbiasError(f"{path}: the array {key} cannot be read: {error}") from error

@@ -1,19 +1,18 @@
-"""Is this set fit to train on? What there is, what cannot be read, what is there twice, and on which side of a split.
+"""Is this set fit to train on? Its pictures, the unreadable ones, copies, and the side of a split that each copy is on.
 
     report = check("my_pictures")
-    print("\\n".join(report.lines()))
-    report.fit_to_train, report.to_dict()
+    report.fit_to_train, report.problems, report.to_dict()
 
 An error means that training would refuse the set, or that its test result would mean nothing; a warning, that somebody
-should look. Every picture is opened and decoded, none is changed.
+should look. Every picture is opened and decoded, none is changed. `pages.wording` has a sentence for each kind of problem.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softbias.data.arrays import is_array_folder, read_arrays
-from softbias.data.decode import BrokenPicture, load, resized
-from softbias.data.duplicates import SIDE, thumbnails
-from softbias.data.findings import Problem, cut_groups, repeated, unassigned, uneven, unreadable
-from softbias.data.listing import pictures, read_listing
-from softbias.data.parallel import in_order
-from softbias.data.splits import splits_of
+from softbias.data.decode import BrokenImageError, Images, in_order, load, resized
+from softbias.data.duplicates import SIDE, clusters, near_pairs, thumbnails
+from softbias.data.splits import cut_groups, splits_of, without_split
+from softbias.data.tables import read_listing
 from softbias.errors import SoftbiasError
+from softbias.notes import Note
+
+LEAK = 0.01  # share of a held-out split that may be in another one byte for byte before its result means nothing
+IMBALANCE = 3.0
+FEW = 10  # training pictures of a class
+HELD_OUT = (("val", "train"), ("test", "train"), ("test", "val"))
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A finding with the files that it concerns; a pair of copies is written "a = b".
+
+    severity   "error" or "warning"
+    note       its kind and values, as those of any note to a user
+    """
+
+    severity: str
+    note: Note
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,49 +59,26 @@ class Report:
     modes: dict[str, int] = field(default_factory=dict)
     imbalance: float = 1.0
     problems: tuple[Problem, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def fit_to_train(self) -> bool:
-        return not self.reasons
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Why it is not fit to train on."""
-        return tuple(problem.text for problem in self.problems if problem.severity == "error")
+        return not any(problem.severity == "error" for problem in self.problems)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"fit_to_train": self.fit_to_train, "reasons": list(self.reasons)}
-
-    def lines(self, most: int = 10) -> list[str]:
-        """For people; `most` files are named per problem."""
-        lines = [f"{self.name}: {pictures(self.total)}, {len(self.counts)} classes"] if self.counts else []
-        splits = list(dict.fromkeys(split for count in self.counts.values() for split in count))
-        width = max((len(name) for name in self.counts), default=0)
-        if splits:
-            lines.append(f"  {'':{width}}" + "".join(f"{split:>8}" for split in splits))
-        for name, count in self.counts.items():
-            lines.append(f"  {name:{width}}" + "".join(f"{count.get(split, 0):>8}" for split in splits))
-        if self.sizes:
-            lines.append("sizes: " + ", ".join(f"{name} {size[0]} × {size[1]}" for name, size in self.sizes.items()))
-            lines.append("modes: " + ", ".join(f"{mode} {count}" for mode, count in self.modes.items()))
-        lines += [f"note: {note}" for note in self.notes]
-        for problem in self.problems:
-            lines.append(f"{problem.severity}: {problem.text}")
-            lines += [f"  {name}" for name in problem.files[:most]]
-            if len(problem.files) > most:
-                lines.append(f"  and {len(problem.files) - most} more")
-        return [*lines, "fit to train on" if self.fit_to_train else "NOT fit to train on"]
+        problems = [{"severity": each.severity, **each.note.to_dict(), "files": list(each.files)} for each in self.problems]
+        notes = [note.to_dict() for note in self.notes]
+        return asdict(self) | {"problems": problems, "notes": notes, "fit_to_train": self.fit_to_train}
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What one look at a picture gives."""
+class Look:
+    """The findings of one look at a picture."""
 
     digest: bytes
     mode: str
     size: tuple[int, int]
-    thumbnail: NDArray[np.uint8]
+    thumbnail: Images
 
 
 def check(
@@ -94,7 +88,7 @@ def check(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Look at every picture of a folder, a CSV file or arrays. Only a path that does not exist is raised."""
+    """Look at every picture of a folder, a CSV file or arrays. Only a path that does not exist raises an error."""
     path = Path(path)
     if not path.exists():
         raise SoftbiasError(f"{path} does not exist; give a folder, a CSV file or an .npz file")
@@ -102,29 +96,34 @@ def check(
         if path.suffix.lower() in (".npz", ".npy") or is_array_folder(path):
             return _check_arrays(path)
         listing = read_listing(path, group_by)
-    except ValueError as error:
-        return Report(path.name, problems=(Problem("error", "listing", str(error)),))
-    results: list[Seen | BrokenPicture] = []
+    except SoftbiasError as error:
+        return Report(path.name, problems=(Problem("error", Note("cannot-be-listed", {"reason": str(error)})),))
+    results: list[Look | BrokenImageError] = []
     for result in in_order(_look, listing.files, workers):
         results.append(result)
         if progress:
             progress(len(results), len(listing))
     names, split = listing.relative(), listing.split or [""] * len(listing)
-    problems = unreadable(names, results) + unassigned(names, split)
+    problems = unreadable(names, results)
+    without = without_split(names, split)
+    if without:
+        problems.append(Problem("error", Note("pictures-without-split", {"count": len(without)}), tuple(without)))
     if listing.groups and listing.split:
-        problems += cut_groups(listing.groups, split)
-    readable = [index for index, result in enumerate(results) if isinstance(result, Seen)]
-    seen = [result for result in results if isinstance(result, Seen)]
+        cut, total = cut_groups(listing.groups, split), len(set(listing.groups))
+        if cut:
+            problems.append(Problem("error", Note("groups-cut", {"count": len(cut), "total": total}), tuple(cut)))
+    readable = [index for index, result in enumerate(results) if isinstance(result, Look)]
+    looks = [result for result in results if isinstance(result, Look)]
     copies, notes = repeated(
         [names[index] for index in readable],
         listing.labels[readable],
         [split[index] for index in readable],
-        [one.digest for one in seen],
-        np.stack([one.thumbnail for one in seen]) if seen else np.empty((0, SIDE, SIDE, 3), np.uint8),
+        [look.digest for look in looks],
+        np.stack([look.thumbnail for look in looks]) if looks else np.empty((0, SIDE, SIDE, 3), np.uint8),
     )
-    modes = dict(Counter(one.mode for one in seen).most_common())
+    modes = dict(Counter(look.mode for look in looks).most_common())
     about = (listing.name, listing.labels, listing.class_names, split)
-    return _report(*about, problems + copies, (*listing.notes, *notes), modes, _sizes([one.size for one in seen]))
+    return _report(*about, problems + copies, (*listing.notes, *notes), modes, _sizes([look.size for look in looks]))
 
 
 def _check_arrays(path: Path) -> Report:
@@ -140,17 +139,17 @@ def _check_arrays(path: Path) -> Report:
     return _report(*about, problems, (*data.notes, *notes), {"array": len(data)}, {"all": size})
 
 
-def _look(file: Path) -> Seen | BrokenPicture:
+def _look(file: Path) -> Look | BrokenImageError:
     try:
         content = file.read_bytes()
     except OSError:
-        content = b""  # load says what is wrong
+        content = b""  # load finds the reason
     try:
-        picture = load(io.BytesIO(content), wanted=(2 * SIDE, 2 * SIDE), name=str(file)) if content else load(file)
-    except BrokenPicture as error:
+        loaded = load(io.BytesIO(content), wanted=(2 * SIDE, 2 * SIDE), name=str(file)) if content else load(file)
+    except BrokenImageError as error:
         return error
     digest = hashlib.blake2b(content, digest_size=16).digest()
-    return Seen(digest, picture.mode, picture.size, np.array(resized(picture.image, (SIDE, SIDE), "stretch")))
+    return Look(digest, loaded.mode, loaded.size, np.array(resized(loaded.image, (SIDE, SIDE), "stretch")))
 
 
 def _report(
@@ -159,7 +158,7 @@ def _report(
     class_names: tuple[str, ...],
     split: Sequence[str],
     problems: list[Problem],
-    notes: tuple[str, ...],
+    notes: tuple[Note, ...],
     modes: dict[str, int],
     sizes: dict[str, tuple[int, int]],
 ) -> Report:
@@ -177,3 +176,92 @@ def _sizes(sizes: list[tuple[int, int]]) -> dict[str, tuple[int, int]]:
     widths, heights = np.median(sizes, axis=0)
     by_area = sorted(sizes, key=lambda size: size[0] * size[1])
     return {"smallest": by_area[0], "median": (round(widths), round(heights)), "largest": by_area[-1]}
+
+
+def unreadable(names: Sequence[str], results: Sequence[object]) -> list[Problem]:
+    """One error per way of being broken."""
+    files: dict[str, list[str]] = defaultdict(list)
+    for name, result in zip(names, results, strict=True):
+        if isinstance(result, BrokenImageError):
+            files[result.kind].append(f"{name}: {result.reason}")
+    return [
+        Problem("error", Note("unreadable-pictures", {"count": len(found), "problem": kind}), tuple(found))
+        for kind, found in files.items()
+    ]
+
+
+def uneven(counts: Mapping[str, Mapping[str, int]]) -> tuple[float, list[Problem]]:
+    """The ratio of the largest to the smallest class in training, and the problems that follow from it."""
+    training = {name: count.get("train", count.get("all", 0)) for name, count in counts.items()}
+    largest, smallest = max(training, key=training.__getitem__), min(training, key=training.__getitem__)
+    ratio = training[largest] / max(1, training[smallest])
+    problems = []
+    if ratio > IMBALANCE:
+        ends = {"largest": [largest, training[largest]], "smallest": [smallest, training[smallest]]}
+        problems.append(Problem("warning", Note("imbalance", {"ratio": ratio, **ends})))
+    few = {name: count for name, count in training.items() if count < FEW}
+    if few:
+        about = {"classes": few, "total": len(training), "least": FEW}
+        problems.append(Problem("warning", Note("few-pictures", about)))
+    return ratio, problems
+
+
+def repeated(
+    names: Sequence[str],
+    labels: NDArray[np.int64],
+    split: Sequence[str],
+    digests: Sequence[bytes],
+    thumbs: Images,
+) -> tuple[list[Problem], list[Note]]:
+    """Copies across splits and classes as problems; copies that do no such harm as notes."""
+    _, first, exact = np.unique(np.array(digests, dtype="V16"), return_index=True, return_inverse=True)
+    near = clusters(len(first), near_pairs(thumbs[first]))[exact]
+    every = np.arange(len(names))
+    problems: list[Problem] = []
+    notes: list[Note] = []
+
+    def report(severity: str, kind: str, pairs: list[Pair], **values: object) -> None:
+        files = tuple(f"{names[a]} = {names[b]}" for a, b in pairs)
+        problems.append(Problem(severity, Note(kind, {"count": len(pairs), **values}), files))
+
+    for copies, groups, unlike in (  # unlike: numbers that two pictures must not share, so that exact copies count only once
+        ("exact", _groups(exact), every),
+        ("near", _groups(near), exact),
+    ):
+        for held, rest in HELD_OUT:
+            found = [pair for members in groups for pair in _across(members, split, held, rest, unlike)]
+            if found:
+                share = len(found) / Counter(split)[held]
+                severity = "error" if copies == "exact" and share > LEAK else "warning"
+                report(severity, "leakage", found, copies=copies, held_out=held, other=rest, share=share)
+        pairs = [pair for members in groups for pair in _others(members, unlike)]
+        conflicts = [(a, b) for a, b in pairs if labels[a] != labels[b]]
+        if conflicts:
+            report("warning", "label-conflict", conflicts, copies=copies)
+        alike = [(a, b) for a, b in pairs if labels[a] == labels[b]]  # the others have just been reported
+        if alike and not any(split):
+            report("warning", "copies", alike, copies=copies)
+        same = sum(split[a] == split[b] for a, b in pairs)
+        if same and any(split):
+            notes.append(Note("copies-in-one-split", {"count": same, "copies": copies}))
+    return problems, notes
+
+
+def _groups(numbers: NDArray[np.int64]) -> list[list[int]]:
+    """Indices that share a number, where there are at least two."""
+    order = np.argsort(numbers, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
+    return [part.tolist() for part in parts if len(part) > 1]
+
+
+def _across(members: list[int], split: Sequence[str], held: str, rest: str, unlike: NDArray[np.int64]) -> list[Pair]:
+    """Each member in the held-out split that has no equal in the other split, with a copy that is there."""
+    there = [index for index in members if split[index] == rest]
+    alike = {unlike[index] for index in there}
+    return [(index, there[0]) for index in members if there and split[index] == held and unlike[index] not in alike]
+
+
+def _others(members: list[int], unlike: NDArray[np.int64]) -> list[Pair]:
+    """Each member but the first and its equals, one of each number, with the first."""
+    kinds = {unlike[index]: index for index in reversed(members)}
+    return [(index, members[0]) for index in sorted(kinds.values()) if unlike[index] != unlike[members[0]]]

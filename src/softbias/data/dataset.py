@@ -11,23 +11,22 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from softbias.data.splits import SPLIT_NOTES, SPLITS
 from softbias.errors import SoftbiasError
-
-SPLITS = ("train", "val", "test")
+from softbias.notes import Note
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Pictures, labels and who belongs to which split.
+    """Pictures, labels and splits.
 
     images        (N, S_h, S_w, 3) uint8, in memory or a memory map
     labels        (N,) int64, counted from 0
     class_names   one per label
     splits        "train", "val", "test" -> indices into images; disjoint. "val" may be absent: training then takes a part
                   of "train" for choosing. "test" takes part in no choice
-    files         where each picture came from, if it came from a file
-    notes         sentences about what was done on the way (split made here, aspect ratio, skipped files), to be shown
-    split_notes   those of them that are about the splits, and mean nothing to whoever takes all pictures
+    files         the file of each picture, if it came from a file
+    notes         what was done on the way (split made here, aspect ratio, skipped files), to be shown to the user
     """
 
     name: str
@@ -36,8 +35,7 @@ class Dataset:
     class_names: tuple[str, ...]
     splits: dict[str, NDArray[np.int64]]
     files: tuple[str, ...] | None = None
-    notes: tuple[str, ...] = field(default=())
-    split_notes: tuple[str, ...] = field(default=())
+    notes: tuple[Note, ...] = field(default=())
 
     def __post_init__(self) -> None:
         count = len(self.labels)
@@ -55,7 +53,7 @@ class Dataset:
                 raise SoftbiasError(f"{self.name}: splits are {', '.join(SPLITS)}, but got {split!r}")
         together = np.concatenate([*self.splits.values(), np.empty(0, np.int64)])
         if len(np.unique(together)) != len(together):
-            raise SoftbiasError(f"{self.name}: a picture stands in two splits, or twice in one")
+            raise SoftbiasError(f"{self.name}: a picture is in two splits, or twice in one")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -64,8 +62,16 @@ class Dataset:
     def img_size(self) -> tuple[int, int]:
         return self.images.shape[1], self.images.shape[2]
 
-    def with_splits(self, splits: dict[str, NDArray[np.int64]], *notes: str) -> Dataset:
-        return replace(self, splits=splits, notes=(*self.notes, *notes), split_notes=(*self.split_notes, *notes))
+    @property
+    def notes_without_splits(self) -> tuple[Note, ...]:
+        """The notes that hold for all pictures together, whatever their split."""
+        return tuple(note for note in self.notes if note.kind not in SPLIT_NOTES)
+
+    def with_notes(self, *notes: Note) -> Dataset:
+        return replace(self, notes=(*self.notes, *notes))
+
+    def with_splits(self, splits: dict[str, NDArray[np.int64]]) -> Dataset:
+        return replace(self, splits=splits)
 
     def fingerprint(self) -> str:
         """A hash of pictures, labels, names and splits: the same content has the same fingerprint wherever it lies."""
@@ -77,3 +83,33 @@ class Dataset:
         for split in SPLITS:
             digest.update(self.splits.get(split, np.empty(0, np.int64)).tobytes())
         return digest.hexdigest()[:16]
+
+
+def check_dataset(data: Dataset) -> None:
+    """The contract of a data set: a SoftbiasError says what is wrong. Run it on a set that you register.
+
+    Constructing a Dataset checks shapes, the range of labels and disjoint splits. In addition: bytes and 64-bit labels,
+    training and test pictures, every class among the training pictures, class names that differ, indices that exist, one
+    file per picture, and the same content each time it is read.
+    """
+    replace(data)  # the checks of the constructor
+
+    def require(right: bool, rule: str) -> None:
+        if not right:
+            raise SoftbiasError(f"{data.name}: {rule}")
+
+    require(data.images.dtype == np.uint8, f"images must be uint8, but are {data.images.dtype}")
+    require(data.labels.dtype == np.int64, f"labels must be int64, but are {data.labels.dtype}")
+    require(min(data.images.shape) > 0, f"images must not be empty, but have the shape {data.images.shape}")
+    for split in ("train", "test"):
+        require(len(data.splits.get(split, ())) > 0, f"there must be pictures for {split}")
+    for split, indices in data.splits.items():
+        require(indices.dtype == np.int64, f"indices of {split} must be int64, but are {indices.dtype}")
+        inside = not len(indices) or (indices.min() >= 0 and indices.max() < len(data))
+        require(bool(inside), f"indices of {split} must lie between 0 and {len(data) - 1}")
+    names = data.class_names
+    require(len(set(names)) == len(names) and all(names), "class names must differ and must not be empty")
+    unseen = sorted(set(range(len(names))) - set(data.labels[data.splits["train"]].tolist()))
+    require(not unseen, f"train has no picture of {', '.join(names[label] for label in unseen[:5])}")
+    require(data.files is None or len(data.files) == len(data), "there must be one file per picture")
+    require(data.fingerprint() == data.fingerprint(), "the pictures change from one reading to the next")

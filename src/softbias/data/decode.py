@@ -1,25 +1,32 @@
-"""One picture file to RGB bytes of a given size, whatever the file is.
+"""Picture files to RGB bytes of a given size, whatever the files are.
 
 JPEG, PNG, WebP, TIFF, BMP, GIF (first frame), PNM, JPEG 2000, AVIF, and HEIC where the package pillow-heif is installed.
-What becomes of the unusual ones:
+Unusual files are treated so:
 
     16-bit grey         v / 257, so that 65535 is white; never clipped, and never stretched file by file
     32-bit integers     have no stated white: 0..255 is taken as it is, up to 65535 as 16-bit, else minimum to maximum
     floats              0..1 is multiplied by 255, 0..255 is taken as it is, else minimum to maximum
-    transparency        laid on white, be it an alpha channel, a palette entry or one transparent color
+    transparency        laid on white: an alpha channel, a palette entry, or one transparent color
     CMYK, YCbCr, LAB    converted to sRGB by Pillow; embedded color profiles are not applied
     EXIF orientation    applied, so a picture stands as its camera saw it
 
-Files that cannot be read raise BrokenPicture with a short reason; only that, whatever Pillow raised.
+A file that cannot be read raises BrokenImageError with a short reason, whatever Pillow raised. Threads decode many files at
+once (`in_order`), because Pillow releases the interpreter while it decodes and resizes.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +34,9 @@ from PIL import Image, UnidentifiedImageError
 
 from softbias.errors import SoftbiasError, unknown_name
 
+Images = NDArray[np.uint8]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 VERSION = 1  # part of the cache's key: raise it when decode gives other bytes than before
 MAX_PIXELS = 178_956_970  # where Pillow refuses as well: a small file that unpacks to more is an attack or a mistake
 FORMATS = (
@@ -42,16 +52,10 @@ FORMATS = (
     "JPEG2000",
     "AVIF",
     "HEIF",
-)  # not EPS: runs code
+)  # not EPS, which runs code
 HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
-RESIZE_MODES = {
-    "crop": "crop: the shorter side is resized to the target and the center kept; the aspect ratio is kept, the borders "
-    "of the longer side are lost",
-    "pad": "pad: the whole picture is resized to fit inside the target and the rest is black; the aspect ratio is kept, "
-    "nothing is lost",
-    "stretch": "stretch: the whole picture is resized to the target; nothing is lost, the aspect ratio is not kept",
-}
-UPRIGHT = {  # EXIF orientation -> what makes the picture upright
+RESIZE_MODES = ("crop", "pad", "stretch")  # pages.wording describes them
+UPRIGHT = {  # EXIF orientation -> the transposition that makes the picture upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -62,19 +66,19 @@ UPRIGHT = {  # EXIF orientation -> what makes the picture upright
 }
 
 
-class BrokenPicture(SoftbiasError):  # noqa: N818  it says what it is
+class BrokenImageError(SoftbiasError):
     """A file that gives no picture. kind: missing, unreadable, zero bytes, not a picture, truncated, broken, oversized."""
 
     def __init__(self, path: str, reason: str, kind: str = "broken") -> None:
-        super().__init__(path, reason, kind)  # all of them, so that it can be pickled
+        super().__init__(path, reason, kind)  # all three, so that it can be pickled
         self.path, self.reason, self.kind = path, reason, kind
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
 
 
-class UnsupportedPicture(BrokenPicture):
-    """A file that may well be right, but needs a package that is not installed. kind: unsupported."""
+class UnsupportedImageError(BrokenImageError):
+    """A file that needs a package that is not installed. kind: unsupported."""
 
     def __init__(self, path: str, reason: str, kind: str = "unsupported") -> None:
         super().__init__(path, reason, kind)
@@ -82,53 +86,77 @@ class UnsupportedPicture(BrokenPicture):
 
 @dataclass(frozen=True)
 class Loaded:
-    """A decoded picture, upright and in RGB, with what its file said: mode, and (width, height) as it stands upright."""
+    """A decoded picture, upright and in RGB, with the mode of its file and its (width, height), upright."""
 
     image: Image.Image
     mode: str
     size: tuple[int, int]
 
 
-def decode(path_or_file: str | Path | IO[bytes], size: tuple[int, int], resize_mode: str = "crop") -> NDArray[np.uint8]:
+def decode(path_or_file: str | Path | IO[bytes], size: tuple[int, int], resize_mode: str = "crop") -> Images:
     """One picture as (height, width, 3) bytes in RGB; transparent parts become white.
 
     size          (height, width)
-    resize_mode   what happens to the aspect ratio, see `describe_resize_mode`
+    resize_mode   what happens to the aspect ratio: crop, pad or stretch
     """
-    describe_resize_mode(resize_mode)
+    check_resize_mode(resize_mode)
     return np.array(resized(load(path_or_file, wanted=size).image, size, resize_mode))
 
 
-def describe_resize_mode(resize_mode: str) -> str:
-    """What happens to the aspect ratio, as a sentence for the user."""
+def check_resize_mode(resize_mode: str) -> None:
     if resize_mode not in RESIZE_MODES:
         raise unknown_name("resize_mode", resize_mode, RESIZE_MODES)
-    return RESIZE_MODES[resize_mode]
+
+
+def in_order(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int | None = None
+) -> Generator[Result, None, None]:
+    """function(item) for each item, in order, computed by threads a few items ahead, and never all of them in memory.
+
+    Pillow's warnings (damaged EXIF, large pictures) are silent meanwhile: `decode` has its own limit. The filter is set
+    here and not in the function, because that is not safe in threads.
+    """
+    workers = workers or 2 * (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    pool = ThreadPoolExecutor(workers)
+    waiting: deque[Future[Result]] = deque()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="PIL")
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) > 4 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def load(path_or_file: str | Path | IO[bytes], wanted: tuple[int, int] | None = None, name: str | None = None) -> Loaded:
     """Open and decode one picture.
 
-    wanted   (height, width) it will be resized to: a large JPEG is then decoded at a half, quarter or eighth of its size,
-             but never below twice what is wanted
-    name     what errors call it; by default its path
+    wanted   (height, width) that it will be resized to: a large JPEG is then decoded at a half, quarter or eighth of its
+             size, but never below twice that
+    name     for messages; by default its path
     """
-    is_path = isinstance(path_or_file, str | Path)
-    name = name or (str(path_or_file) if is_path else str(getattr(path_or_file, "name", "a stream")))
+    name = name or str(path_or_file if isinstance(path_or_file, str | Path) else getattr(path_or_file, "name", "a stream"))
     try:
-        if not is_path:
-            return _load(path_or_file, wanted, name)  # type: ignore[arg-type]
-        with open(path_or_file, "rb") as file:  # type: ignore[arg-type]
-            return _load(file, wanted, name)
-    except BrokenPicture:
+        with open(path_or_file, "rb") if isinstance(path_or_file, str | Path) else nullcontext(path_or_file) as file:
+            try:
+                return _load(file, wanted, name)
+            except (OSError, SyntaxError, ValueError) as error:
+                if not isinstance(error, BrokenImageError | UnidentifiedImageError) and _lacks_its_end(file):
+                    raise BrokenImageError(name, "is truncated: its end is missing", "truncated") from error
+                raise
+    except BrokenImageError:
         raise
     except Exception as error:  # Pillow raises a dozen kinds on damaged files, and none of them may stop a whole set
-        raise BrokenPicture(name, *_reason(error)) from error
+        raise BrokenImageError(name, *_reason(error)) from error
 
 
 @functools.cache
 def heif_available() -> bool:
-    """Whether HEIC can be read: pillow-heif is installed, and from now on known to Pillow."""
+    """Whether HEIC can be read: pillow-heif is installed, and Pillow knows it from now on."""
     try:
         import pillow_heif
     except ImportError:
@@ -158,10 +186,25 @@ def resized(image: Image.Image, size: tuple[int, int], resize_mode: str) -> Imag
     return canvas
 
 
+def resize_all(images: Images, size: tuple[int, int], resize_mode: str) -> Images:
+    """RGB pictures at (height, width), resized as files are.  # (N, H, W, 3) -> (N, height, width, 3)"""
+    if images.shape[1:3] == size:
+        return images
+    return stack((resized(Image.fromarray(image), size, resize_mode) for image in images), len(images), size)
+
+
+def stack(images: Iterable[Image.Image | Images], count: int, size: tuple[int, int]) -> Images:
+    """`count` pictures in one array, filled one by one, so that they are in memory only once.  # (count, H, W, 3)"""
+    stacked = np.empty((count, *size, 3), np.uint8)
+    for index, image in enumerate(images):
+        stacked[index] = np.asarray(image)
+    return stacked
+
+
 def _load(file: IO[bytes], wanted: tuple[int, int] | None, name: str) -> Loaded:
     head = file.read(16)
     if not head:
-        raise BrokenPicture(name, "has zero bytes", "zero bytes")
+        raise BrokenImageError(name, "has zero bytes", "zero bytes")
     heif = head[4:8] == b"ftyp" and head[8:12] in HEIF_BRANDS
     heif_ready = heif and heif_available()
     Image.init()
@@ -170,18 +213,18 @@ def _load(file: IO[bytes], wanted: tuple[int, int] | None, name: str) -> Loaded:
         image = Image.open(file, formats=[kind for kind in FORMATS if kind in Image.OPEN])
     except UnidentifiedImageError as error:
         if heif and not heif_ready:
-            raise UnsupportedPicture(name, "HEIC needs the package pillow-heif: pip install 'softbias[heif]'") from error
+            raise UnsupportedImageError(name, "HEIC needs the package pillow-heif: pip install 'softbias[heif]'") from error
         raise
     mode, width, height = image.mode, image.width, image.height
     if width * height > MAX_PIXELS:
-        raise BrokenPicture(name, f"has {width} × {height} pixels, more than {MAX_PIXELS:,}", "oversized")
+        raise BrokenImageError(name, f"has {width} × {height} pixels, more than {MAX_PIXELS:,}", "oversized")
     jpeg = image.format in ("JPEG", "MPO")
     if jpeg and wanted:
         across, down = (height, width) if _orientation(image) >= 5 else (width, height)
         twice = 2 * max(wanted[1] / across, wanted[0] / down)
         image.draft(None, (math.ceil(twice * width), math.ceil(twice * height)))
     image.load()
-    orientation = _orientation(image)  # only now: asking a PNG would load it and hide its error, and a TIFF turns itself
+    orientation = _orientation(image)  # only now: this would load a PNG and hide its error, and a TIFF turns itself
     rgb = _rgb(image)
     upright = rgb.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else rgb
     if jpeg:
@@ -213,7 +256,7 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _grey(values: NDArray[np.float64], mode: str) -> NDArray[np.uint8]:
+def _grey(values: NDArray[np.float64], mode: str) -> Images:
     values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
     low, high = float(values.min()), float(values.max())
     if low >= 0 and mode == "F" and high <= 1:
@@ -240,6 +283,20 @@ def _reason(error: Exception) -> tuple[str, str]:
         return "is not a picture, or of a kind that is not read here", "not a picture"
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning | MemoryError):
         return f"has too many pixels, more than {MAX_PIXELS:,}", "oversized"
-    if isinstance(error, EOFError) or "truncated" in text.lower() or "end of file" in text.lower():
+    if isinstance(error, EOFError):
         return "is truncated: its end is missing", "truncated"
     return f"is broken: {text}", "broken"
+
+
+def _lacks_its_end(file: IO[bytes]) -> bool:
+    """Whether a JPEG or PNG file has no end marker near its end, or a WebP file is shorter than its header states."""
+    file.seek(0)
+    head = file.read(12)
+    length = file.seek(0, os.SEEK_END)
+    file.seek(max(0, length - 1024))
+    tail = file.read()
+    if head.startswith(b"\xff\xd8"):
+        return b"\xff\xd9" not in tail
+    if head.startswith(b"\x89PNG"):
+        return b"IEND" not in tail
+    return head.startswith(b"RIFF") and length < 8 + int.from_bytes(head[4:8], "little")

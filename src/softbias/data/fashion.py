@@ -21,6 +21,7 @@ from PIL import Image
 
 from softbias.data.dataset import Dataset
 from softbias.errors import SoftbiasError
+from softbias.notes import Note
 
 CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -50,10 +51,7 @@ def load() -> Dataset:
         labels=labels,
         class_names=CLASSES,
         splits={"train": np.arange(train), "test": np.arange(train, len(labels))},
-        notes=(
-            "6,000 of 70,000 Fashion-MNIST pictures (Zalando SE, MIT), 28 × 28 grey, padded to 32 × 32, in three channels",
-            "the split is our own (500 + 100 a class), not the official one: not comparable with published figures",
-        ),
+        notes=(Note("fashion-origin"), Note("fashion-split", {"train": TRAIN, "test": TEST})),
     )
 
 

@@ -1,24 +1,37 @@
 """Which pictures there are and what they show, before any of them is opened.
 
-`list_folder` (folders.py) and `list_csv` (tables.py) make a listing; arrays have no files and become a Dataset (arrays.py).
-Pictures are known by their suffix here; whether they are what they claim shows when they are decoded.
+    root/train/cat/1.jpg  root/val/…  root/test/…     splits as given ("valid" and "validation" are val)
+    root/cat/1.jpg        root/dog/…                  no splits
+
+`list_folder` lists folders, `tables.list_csv` a CSV file; arrays have no files and become a Dataset at once (arrays.py).
+Pictures are known by their suffix here; decoding shows whether they are what they claim. Hidden files and files that are
+known to be no pictures are passed over; a note counts any other file that is left out.
 """
 
 from __future__ import annotations
 
 import os
-import re
+import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from natsort import natsort_keygen, ns
 from numpy.typing import NDArray
 
-from softbias.data.splits import group_of
 from softbias.errors import SoftbiasError
+from softbias.notes import Note
 
-TABLES = (".csv", ".tsv")
+SUFFIXES = frozenset(  # of pictures
+    ".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .bmp .dib .gif .heic .heif .avif .jp2 .ppm .pgm .pbm .pnm".split()  # noqa: SIM905
+)
+NO_PICTURES = frozenset(
+    ".txt .json .csv .tsv .md .xml .yaml .yml .html .pdf .db .ini .log .py .ipynb .npy .npz .mat .zip".split()  # noqa: SIM905
+)
+CLUTTER = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
 SPLIT_NAMES = {
     "train": "train",
     "training": "train",
@@ -28,6 +41,7 @@ SPLIT_NAMES = {
     "test": "test",
     "testing": "test",
 }
+_natural_key = natsort_keygen(alg=ns.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +50,8 @@ class Listing:
 
     split    "train", "val", "test", or "" where a CSV row names none; None where nothing names any
     groups   pictures of one group must stay in one split; None where nothing was grouped
-    root     what the files' paths are shown relative to
-    notes    sentences for the user about what was left out
+    root     the folder that paths are shown relative to
+    notes    about files that were left out
     """
 
     name: str
@@ -47,16 +61,16 @@ class Listing:
     root: Path
     split: tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[Note, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        what = f"{self.name}: a classifier needs at least two"
+        needed = f"{self.name}: a classifier needs at least two"
         if not self.files:
             raise SoftbiasError(f"{self.name}: there are no pictures")
         if len(self.files) == 1:
-            raise SoftbiasError(f"{what} pictures, but there is only one: {self.files[0]}")
+            raise SoftbiasError(f"{needed} pictures, but there is only one: {self.files[0]}")
         if len(self.class_names) == 1:
-            raise SoftbiasError(f"{what} classes, but there is only one: {self.class_names[0]!r}")
+            raise SoftbiasError(f"{needed} classes, but there is only one: {self.class_names[0]!r}")
 
     def __len__(self) -> int:
         return len(self.files)
@@ -66,29 +80,17 @@ class Listing:
         return [Path(os.path.relpath(file, self.root)).as_posix() for file in self.files]
 
     def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Listing:
-        """Only those pictures, in that order."""
+        """The pictures at these indices, in that order."""
 
-        def those(values: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        def chosen(values: tuple[str, ...] | None) -> tuple[str, ...] | None:
             return None if values is None else tuple(values[index] for index in indices)
 
         files = tuple(self.files[index] for index in indices)
-        return replace(self, files=files, labels=self.labels[indices], split=those(self.split), groups=those(self.groups))
-
-
-def read_listing(path: str | Path, group_by: str | None = None) -> Listing:
-    """The listing of a folder or a CSV file. group_by: a column of the CSV file, or else an expression, see `group_of`."""
-    from softbias.data.folders import list_folder
-    from softbias.data.tables import list_csv
-
-    path = Path(path)
-    listing = list_csv(path, group_by) if path.suffix.lower() in TABLES else list_folder(path)
-    if group_by is None or listing.groups is not None:
-        return listing
-    return replace(listing, groups=group_of(listing.relative(), group_by))
+        return replace(self, files=files, labels=self.labels[indices], split=chosen(self.split), groups=chosen(self.groups))
 
 
 def make_listing(
-    source: Path, files: Sequence[Path], classes: Sequence[str], split: Sequence[str] | None, notes: Sequence[str]
+    source: Path, files: Sequence[Path], classes: Sequence[str], split: Sequence[str] | None, notes: Sequence[Note]
 ) -> Listing:
     """A listing from the name of each picture's class; classes are numbered in natural order."""
     class_names = sorted(set(classes), key=natural)
@@ -105,12 +107,129 @@ def make_listing(
     )
 
 
-def natural(text: str) -> tuple[list[str | int], str]:
-    """A sort key by which 2 comes before 10."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text.casefold())], text
+def list_folder(root: str | Path) -> Listing:
+    """root/{train,val,test}/class/*, or root/class/*; a class folder may contain folders."""
+    root = Path(root)
+    try:
+        if not root.is_dir():
+            problem = "is not a folder" if root.exists() else "does not exist"
+            raise SoftbiasError(
+                f"{root} {problem}; give a folder that holds one per class, or train, val, test with those inside"
+            )
+        return _list(root)
+    except PermissionError as error:
+        raise SoftbiasError(
+            f"{error.filename} may not be read: permission denied; try chmod -R u+rX, or ask its owner"
+        ) from error
 
 
-def same_classes(source: Path, classes: Sequence[str], split: Sequence[str]) -> None:
+def _list(root: Path) -> Listing:
+    folders, loose = _entries(root)
+    if not folders:
+        found = f"{pictures(len(loose))}, but no class folders" if loose else "no pictures and no folders"
+        raise SoftbiasError(f"{root} has {found}: sort the pictures into {root.name}/CLASS/, or list them in a CSV file")
+    notes = [_left_out(root, loose)] if loose else []
+    named = {folder: SPLIT_NAMES.get(folder.name.casefold()) for folder in folders}
+    train = next((folder for folder, split in named.items() if split == "train"), None)
+    if all(named.values()) and train is None:
+        raise SoftbiasError(f"{root} has {some([folder.name for folder in folders])}, but no folder train")
+    if train is None or (not all(named.values()) and not _entries(train)[0]):  # "train" may be a class, beside "bus"
+        files, classes = _classes(root, folders, notes)
+        notes += _same_inside(root, folders)
+        return make_listing(root, files, classes, None, notes)
+    files, classes, split = [], [], []
+    for folder, name in named.items():
+        inside, direct = _entries(folder)
+        if name is None and _walk(folder, Counter()):
+            raise SoftbiasError(
+                f"{root} holds the split folder {train.name!r} beside {folder.name!r}, which has pictures but is no split "
+                "(train, val, test): move it away, or into the splits as a class"
+            )
+        if name == "train" and not inside:
+            found = "pictures, but no class folders" if direct else "nothing in it"
+            raise SoftbiasError(
+                f"{folder} has {found}: sort the pictures into {folder.name}/CLASS/, or list them in a CSV file"
+            )
+        if direct:
+            notes.append(_left_out(folder, direct))
+        elif name is None or not inside:
+            notes.append(Note("empty-folder", {"folder": str(folder)}))
+        if name and inside:
+            found_files, names = _classes(folder, inside, notes)
+            files += found_files
+            classes += names
+            split += [name] * len(found_files)
+    require_same_classes(root, classes, split)
+    return make_listing(root, files, classes, split, notes)
+
+
+def _left_out(folder: Path, files: Sequence[Path]) -> Note:
+    return Note("pictures-without-class", {"count": len(files), "folder": str(folder)})
+
+
+def _classes(root: Path, folders: Sequence[Path], notes: list[Note]) -> tuple[list[Path], list[str]]:
+    """The pictures below each class folder, and the class of each."""
+    files: list[Path] = []
+    classes: list[str] = []
+    others: Counter[str] = Counter()
+    for folder in folders:
+        seen: Counter[str] = Counter()
+        found = sorted(_walk(folder, seen), key=lambda file: natural(str(file)))
+        unknown = {suffix: count for suffix, count in seen.items() if suffix not in NO_PICTURES}
+        others.update(unknown)
+        if not found and seen and not unknown:
+            notes.append(Note("empty-folder", {"folder": str(folder)}))
+        elif not found:
+            holds = f"it holds {some([f'{n} {suffix}' for suffix, n in unknown.items()])}" if unknown else "it is empty"
+            raise SoftbiasError(f"the class folder {folder} has no pictures, {holds}: remove it, or put pictures in")
+        files += found
+        classes += [unicodedata.normalize("NFC", folder.name)] * len(found)
+    if others:
+        notes.append(Note("other-files", {"count": others.total(), "folder": str(root), "suffixes": sorted(others)}))
+    if len(set(classes)) == 1 and _entries(folders[0])[0]:
+        raise SoftbiasError(f"{root}: there is only one class, {classes[0]!r}; did you mean {folders[0]}?")
+    return files, classes
+
+
+def _same_inside(root: Path, folders: Sequence[Path]) -> list[Note]:
+    """A note where the classes may be one level deeper: every class folder holds folders alone, of the same names."""
+    inside = [_entries(folder) for folder in folders]
+    names = [{below.name for below in below_it} for below_it, _ in inside]
+    shared = set.intersection(*names) if names else set()
+    if len(shared) < 2 or any(direct for _, direct in inside):
+        return []
+    classes = [folder.name for folder in folders]
+    return [Note("classes-one-level-deeper", {"folder": str(root), "classes": classes, "inside": sorted(shared, key=natural)})]
+
+
+def _walk(folder: Path, others: Counter[str]) -> list[Path]:
+    """All pictures below a folder; other files are counted by suffix. Links are followed, loops are not."""
+    found, waiting, seen = [], [folder], set()
+    while waiting:
+        here = waiting.pop()
+        status = here.stat()
+        if (status.st_dev, status.st_ino) in seen:
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders, files = _entries(here, others)
+        waiting += folders
+        found += files
+    return found
+
+
+def _entries(folder: Path, others: Counter[str] | None = None) -> tuple[list[Path], list[Path]]:
+    """The folders and the pictures in a folder, in natural order, without hidden ones."""
+    with os.scandir(folder) as entries:
+        shown = [entry for entry in entries if not entry.name.startswith(".") and entry.name.casefold() not in CLUTTER]
+        folders = [Path(entry.path) for entry in shown if entry.is_dir()]
+        files = [Path(entry.path) for entry in shown if not entry.is_dir()]
+    found = [file for file in files if file.suffix.lower() in SUFFIXES]
+    if others is not None:
+        others.update(file.suffix.lower() or "no suffix" for file in files if file.suffix.lower() not in SUFFIXES)
+    return sorted(folders, key=lambda path: natural(path.name)), sorted(found, key=lambda path: natural(path.name))
+
+
+def require_same_classes(source: Path, classes: Sequence[str], split: Sequence[str]) -> None:
     """Refuse splits whose classes are not those of train, and say which."""
     have: dict[str, set[str]] = {}
     for label, name in zip(classes, split, strict=True):
@@ -129,10 +248,23 @@ def same_classes(source: Path, classes: Sequence[str], split: Sequence[str]) -> 
             )
 
 
+def natural(text: str) -> tuple[Any, str]:
+    """A sort key by which 2 comes before 10; names that differ in case alone keep a fixed order."""
+    return _natural_key(text), text
+
+
 def some(names: Sequence[str], most: int = 5) -> str:
-    """The first names, and how many more there are."""
+    """The first names, and how many more there are.
+
+    >>> some(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def pictures(count: int) -> str:
+    """
+    >>> pictures(1), pictures(2)
+    ('1 picture', '2 pictures')
+    """
     return "1 picture" if count == 1 else f"{count} pictures"

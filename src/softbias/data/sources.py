@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -23,13 +23,14 @@ from PIL import Image
 from softbias.data.arrays import is_array_folder, read_arrays
 from softbias.data.cache import Progress, decode_all
 from softbias.data.dataset import Dataset
-from softbias.data.decode import describe_resize_mode, heif_available, resized
-from softbias.data.findings import cut_groups, unassigned
-from softbias.data.listing import Listing, pictures, read_listing, some
-from softbias.data.named import DATASETS, load_named
-from softbias.data.splits import Indices, complete_splits, splits_of
-from softbias.data.tables import recall_splits, write_manifest
+from softbias.data.decode import check_resize_mode, heif_available
+from softbias.data.listing import Listing, pictures, some
+from softbias.data.named import height_and_width, list_datasets, load_named
+from softbias.data.packs import resized_set
+from softbias.data.splits import Indices, complete_splits, cut_groups, splits_of, without_split
+from softbias.data.tables import read_listing, recall_splits, write_manifest
 from softbias.errors import SoftbiasError
+from softbias.notes import Note
 
 SIZES = (32, 64, 96, 128, 224)
 MANY = 20_000  # pictures; below that, more than 128 pixels cost more time than they bring accuracy
@@ -41,7 +42,8 @@ class Source:
     """A set of pictures that was found and listed, but not decoded: see `open_source`.
 
     name      of the set
-    listing   which pictures there are; None for arrays and named sets, whose files say it when they are read
+    path      of the user's own files; None for a named set
+    listing   the pictures of a folder or a CSV file; None for arrays and named sets, which are listed when they are read
     """
 
     name: str
@@ -50,12 +52,16 @@ class Source:
 
     @property
     def count(self) -> int | None:
-        """How many pictures there are, where they are listed."""
+        """The number of pictures, where they are listed."""
         return None if self.listing is None else len(self.listing)
 
     @cached_property
-    def size(self) -> tuple[int, str] | None:
-        """The side that suits the listed pictures, and the reason; headers are read for it, once."""
+    def size(self) -> int | None:
+        """The side that suits the listed pictures: see `choose_size`, which reads headers; here once."""
+        return None if self._chosen is None else self._chosen.values["size"]
+
+    @cached_property
+    def _chosen(self) -> Note | None:
         return None if self.listing is None else choose_size(self.listing)
 
     def read(
@@ -77,48 +83,41 @@ class Source:
         img_size      side, or (height, width); None takes `size`, and keeps arrays and named sets as they are
         resize_mode   what happens to the aspect ratio: crop, pad or stretch
         seed          for the split, where none is given
-        skip_broken   leave out files that cannot be read, and say how many; otherwise they are an error that names them
+        skip_broken   leave out files that cannot be read, and count them in a note; otherwise an error names them
         manifest      a CSV file for the split made here; if it exists already, the split is read from it
-        data_dir      where the files of a named set are, or go
+        data_dir      the folder of a named set's files, also for those that are downloaded
         download      whether missing files of a named set may be downloaded
+        progress      called with (done, total) while pictures are decoded
         """
-        describe_resize_mode(resize_mode)
+        check_resize_mode(resize_mode)
         if self.path is None:
             own = {"skip_broken": skip_broken, "manifest": manifest, "seed": seed, "cache_dir": cache_dir, "workers": workers}
-            useless = [name for name, given in own.items() if given]
-            if useless:
-                raise SoftbiasError(
-                    f"the named set {self.name} has its own files and splits; {', '.join(useless)} is for your own pictures"
-                )
+            refuse_for_named(self.name, [option for option, given in own.items() if given])
             return load_named(
                 self.name, data_dir=data_dir, img_size=img_size, resize_mode=resize_mode, download=download, progress=progress
             )
+        size = None if img_size is None else height_and_width(img_size)
         if self.listing is None:
             if manifest is not None:
                 raise SoftbiasError(f"{self.path}: arrays have no file names, so a manifest cannot be used")
-            return _arrays(self.path, img_size, resize_mode, seed)
+            data = resized_set(read_arrays(self.path), size, resize_mode)
+            splits, made = complete_splits(data.name, data.labels, data.splits, seed)
+            return complete(data.with_splits(splits).with_notes(*made))
         listing, notes = self.listing, list(self.listing.notes)
-        if img_size is None:
-            img_size, why = self.size or choose_size(listing)
-            notes.append(why)
-        size = _pair(img_size)
+        if size is None:
+            assert self._chosen is not None and self.size is not None  # there is a listing
+            notes.append(self._chosen)
+            size = (self.size, self.size)
         images, kept, problems = decode_all(listing, size, resize_mode, skip_broken, workers, cache_dir, progress)
         if problems:
-            kinds = some(sorted({problem.kind for problem in problems}))
-            notes.append(f"{len(problems)} of {pictures(len(listing))} cannot be read ({kinds}): left out")
+            kinds = sorted({problem.kind for problem in problems})
+            notes.append(Note("broken-pictures", {"count": len(problems), "total": len(listing), "kinds": kinds}))
             listing = listing.take(kept)
-        splits, made = _split(listing, seed, manifest)
-        made += _require_classes(listing.name, listing.labels, listing.class_names, splits)
-        return Dataset(
-            listing.name,
-            images,
-            listing.labels,
-            listing.class_names,
-            splits,
-            files=tuple(str(file) for file in listing.files),
-            notes=(*notes, f"pictures at {size[0]} × {size[1]}, {describe_resize_mode(resize_mode)}", *made),
-            split_notes=tuple(made),
-        )
+        notes.append(Note("pictures-at", {"height": size[0], "width": size[1], "resize_mode": resize_mode}))
+        splits, made = split_listing(listing, seed, manifest)
+        files = tuple(str(file) for file in listing.files)
+        notes += made
+        return complete(Dataset(listing.name, images, listing.labels, listing.class_names, splits, files, tuple(notes)))
 
 
 def open_source(source: str | Path, group_by: str | None = None) -> Source:
@@ -132,12 +131,11 @@ def open_source(source: str | Path, group_by: str | None = None) -> Source:
     group_by   an expression on the files' paths, or a column of the CSV file: a group is never torn apart by a split
     """
     path = Path(source)
-    if str(source) in DATASETS and not path.exists():
-        if group_by:
-            raise SoftbiasError(f"the named set {source} has its own files and splits; group_by is for your own pictures")
+    if str(source) in list_datasets() and not path.exists():
+        refuse_for_named(str(source), ["group_by"] if group_by else [])
         return Source(str(source))
     if not path.exists():
-        raise SoftbiasError(nothing_there(str(source), tuple(DATASETS)))
+        raise nothing_there(str(source), list_datasets())
     if path.suffix.lower() in (".npz", ".npy") or is_array_folder(path):
         if group_by is not None:
             raise SoftbiasError(f"{path}: arrays have no file names, so group_by cannot be used")
@@ -146,91 +144,76 @@ def open_source(source: str | Path, group_by: str | None = None) -> Source:
     return Source(listing.name, path, listing)
 
 
-def nothing_there(source: str, sets: Sequence[str]) -> str:
-    """What to say of a path that does not exist and is no set's name: what lies near, and where it was looked for."""
+def refuse_for_named(name: str, options: Sequence[str]) -> None:
+    if options:
+        raise SoftbiasError(f"the named set {name} has its own files and splits; {', '.join(options)} is for your own pictures")
+
+
+def nothing_there(source: str, sets: Iterable[str]) -> SoftbiasError:
+    """The error for a path that does not exist and is no set's name: it names the nearest path or set."""
     path = Path(source)
     beside = sorted(str(each) for each in path.parent.iterdir()) if path.parent.is_dir() else []
     longer = [name for name in beside if Path(name).name.startswith(path.name)] if path.name else []
     nearest = [*difflib.get_close_matches(source, [*beside, *sets], n=1), *longer][:1]
     hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
     where = "" if path.is_absolute() else f" in {Path.cwd()}"
-    return f"there is no file or folder {source!r}{where}{hint} Sets by name: {', '.join(sorted(sets))}"
+    return SoftbiasError(f"there is no file or folder {source!r}{where}{hint} Sets by name: {', '.join(sorted(sets))}")
 
 
-def choose_size(listing: Listing) -> tuple[int, str]:
+def choose_size(listing: Listing) -> Note:
     """The largest of 32, 64, 96, 128, 224 that half of the pictures reach with their shorter side, 128 at most below 20,000
-    pictures; and a sentence that says so. Headers of 500 pictures, evenly spread, decide."""
-    chosen = np.unique(np.linspace(0, len(listing) - 1, SAMPLE).round().astype(int))
+    pictures; as a note with the reason. Headers of 500 pictures, evenly spread, decide."""
+    sample = np.unique(np.linspace(0, len(listing) - 1, SAMPLE).round().astype(int))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="PIL")
-        sides = [side for side in (_shorter_side(listing.files[index]) for index in chosen) if side]
+        sides = [side for side in (_shorter_side(listing.files[index]) for index in sample) if side]
     median = float(np.median(sides)) if sides else 0.0
     allowed = [size for size in SIZES if size <= 128 or len(listing) >= MANY]
     size = max([side for side in allowed if side <= median], default=SIZES[0])
-    limit = f", at most 128 for fewer than {MANY:,} pictures" if size == 128 and median >= 224 else ""
-    return size, f"img_size {size} chosen: the median picture's shorter side is {median:.0f} pixels{limit}"
+    return Note("size-chosen", {"size": size, "median": median, "many": MANY if size == 128 and median >= 224 else None})
 
 
 def _shorter_side(file: Path) -> int | None:
-    heif_available()  # and known to Pillow from here on
+    heif_available()  # from here on Pillow knows HEIC
     try:
         with Image.open(file) as picture:
             return min(picture.size)
-    except Exception:  # decode_all says what is wrong with it
+    except Exception:  # Pillow raises a dozen kinds on damaged files; decode_all reports them
         return None
 
 
-def _split(listing: Listing, seed: int, manifest: str | Path | None) -> tuple[dict[str, Indices], list[str]]:
-    """The splits of a listing and what there is to say about them."""
+def split_listing(listing: Listing, seed: int, manifest: str | Path | None) -> tuple[dict[str, Indices], list[Note]]:
+    """The splits of a listing and notes about them."""
     if listing.split is not None:
-        problems = unassigned(listing.relative(), listing.split)
-        if listing.groups is not None:
-            problems += cut_groups(listing.groups, listing.split)
-        if problems:
-            raise SoftbiasError(f"{listing.name}: {problems[0].text}: {some(problems[0].files)}")
+        without = without_split(listing.relative(), listing.split)
+        if without:
+            raise SoftbiasError(
+                f"{listing.name}: {pictures(len(without))} without a split, while others have one: {some(without)}"
+            )
+        cut = cut_groups(listing.groups or (), listing.split if listing.groups else ())
+        if cut:
+            raise SoftbiasError(
+                f"{listing.name}: {len(cut)} of {len(set(listing.groups or ()))} groups are in more than one split: {some(cut)}"
+            )
     given = splits_of(listing.split or [])
-    if manifest is not None and set(given) <= {"train"} and Path(manifest).exists():
-        return recall_splits(listing, Path(manifest)), [f"the split is read from {manifest}"]
+    if manifest is None or not set(given) <= {"train"}:
+        return complete_splits(listing.name, listing.labels, given, seed, listing.groups)
+    if Path(manifest).exists():
+        return recall_splits(listing, Path(manifest)), [Note("split-read", {"file": str(manifest)})]
     splits, notes = complete_splits(listing.name, listing.labels, given, seed, listing.groups)
-    if manifest is not None and set(given) <= {"train"}:
-        notes.append(f"the split is written to {write_manifest(manifest, listing, splits)}")
-    return splits, notes
+    write_manifest(manifest, listing, splits)
+    return splits, [*notes, Note("split-written", {"file": str(manifest)})]
 
 
-def _require_classes(name: str, labels: Indices, class_names: tuple[str, ...], splits: dict[str, Indices]) -> list[str]:
-    """Every class needs pictures to learn from; one that has none to be tested on is worth a note."""
-    notes = []
-    for split, indices in splits.items():
-        without = [class_names[label] for label in sorted(set(range(len(class_names))) - set(labels[indices].tolist()))]
+def complete(data: Dataset) -> Dataset:
+    """The set, with a note for a split that lacks a class; a class without training pictures is refused."""
+    for split, indices in data.splits.items():
+        present = set(data.labels[indices].tolist())
+        without = [name for label, name in enumerate(data.class_names) if label not in present]
         if without and split == "train":
             raise SoftbiasError(
-                f"{name}: there is no readable picture to learn {some(without)} from; add some, or remove the class"
+                f"{data.name}: there is no readable picture to learn {some(without)} from; add some, or remove the class"
             )
         if without:
-            notes.append(f"{split} has no picture of {some(without)}")
-    return notes
-
-
-def _arrays(path: Path, img_size: int | tuple[int, int] | None, resize_mode: str, seed: int) -> Dataset:
-    data = _fitted(read_arrays(path), img_size, resize_mode)
-    splits, made = complete_splits(data.name, data.labels, data.splits, seed)
-    return data.with_splits(splits, *made, *_require_classes(data.name, data.labels, data.class_names, splits))
-
-
-def _fitted(data: Dataset, img_size: int | tuple[int, int] | None, resize_mode: str) -> Dataset:
-    """Arrays at the size that was asked for."""
-    size = _pair(img_size) if img_size is not None else data.img_size
-    if size == data.img_size:
-        return data
-    images = np.stack([np.asarray(resized(Image.fromarray(image), size, resize_mode)) for image in data.images])
-    before, after = (f"{height} × {width}" for height, width in (data.img_size, size))
-    return replace(
-        data, images=images, notes=(*data.notes, f"resized from {before} to {after}, {describe_resize_mode(resize_mode)}")
-    )
-
-
-def _pair(img_size: int | tuple[int, int]) -> tuple[int, int]:
-    size = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
-    if len(size) != 2 or min(size) < 1:
-        raise SoftbiasError(f"img_size is a number of pixels, or (height, width), from 1 on, but got {img_size}")
-    return size
+            data = data.with_notes(Note("split-lacks-classes", {"split": split, "classes": without}))
+    return data

@@ -1,14 +1,15 @@
-"""Who trains and who tests: stratified, seeded, and the same for ever.
+"""Which pictures train, which choose and which test: stratified, seeded, and always the same.
 
 Every choice comes from one order per class. Its sort keys are the raw 64-bit words of PCG64, seeded with
-SeedSequence([seed, purpose, class]): numpy promises that those words never change, which it does not for `permutation`.
-So no class depends on how many pictures another one has, and 5 % of a set lies inside its 10 %, whichever were asked for.
+SeedSequence([seed, purpose, class]): numpy promises that those words never change, and does not promise it for `permutation`.
+So no class depends on the number of pictures of another one, and 5 % of a set always lie inside its 10 %.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,14 +18,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from softbias.errors import SoftbiasError
+from softbias.notes import Note
 
 if TYPE_CHECKING:
     from softbias.data.dataset import Dataset
 
 Indices = NDArray[np.int64]
+SPLITS = ("train", "val", "test")
 FRACTIONS = {"val": 0.1, "test": 0.2}  # the rest trains
-PURPOSES = {"split": 1, "fraction": 2, "fold": 3, "group": 4}
+PURPOSES = {"split": 1, "fraction": 2, "group": 4}
 FEW = 20  # training pictures; fewer than that are too few to keep some of them for choosing
+SPLIT_NOTES = frozenset({"split-made", "split-read", "split-written", "split-lacks-classes", "val-serves-as-test"})
+"""Kinds of notes about the splits of a set; they mean nothing where all of its pictures are taken together."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +39,10 @@ class Split:
     train: Indices
     val: Indices | None
     test: Indices | None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     def as_dict(self) -> dict[str, Indices]:
-        """Names -> indices of the parts that there are."""
+        """Names -> indices of the parts that exist."""
         parts = {"train": self.train, "val": self.val, "test": self.test}
         return {name: indices for name, indices in parts.items() if indices is not None}
 
@@ -51,47 +56,44 @@ def make_split(data: Dataset, train_fraction: float = 1.0, val_fraction: float =
     train, notes = data.splits["train"], []
     if train_fraction < 1:
         train = nested_fraction(data.labels, train, train_fraction, seed=0)
-        notes.append(f"{len(train):,} training pictures, {100 * train_fraction:.6g} % of each class")
+        notes.append(Note("train-fraction", {"count": len(train), "fraction": train_fraction}))
     val = data.splits.get("val")
     if val is None and val_fraction and len(train) >= FEW:
         parts = stratified_split(data.labels[train], {"val": val_fraction}, seed=seed)
         val, train = train[parts["val"]], train[parts["train"]]
-        notes.append(f"{len(val):,} of the training pictures are kept for choosing the best epoch")
+        notes.append(Note("val-from-train", {"count": len(val)}))
     return Split(train, val if val is not None and len(val) else None, data.splits.get("test"), tuple(notes))
 
 
 def complete_splits(
     name: str, labels: Indices, given: Mapping[str, Indices], seed: int, groups: Sequence[str] | None = None
-) -> tuple[dict[str, Indices], list[str]]:
-    """Splits with a train and a test part for a set of that name, and notes about what was done for that.
+) -> tuple[dict[str, Indices], list[Note]]:
+    """Splits with a train and a test part for a set of that name, and notes about the way to them.
 
-    Given splits are kept. Without a test part, val becomes test: something must take part in no choice. With neither, the
-    training pictures are shared out by `stratified_split`.
+    Given splits are kept. Without a test part, val becomes test, because something must take part in no choice. With neither,
+    the training pictures are shared out by `stratified_split`.
     """
     if given and "train" not in given:
         raise SoftbiasError(f"{name}: there are pictures for {', '.join(given)}, but none for train")
     if "test" in given:
         return dict(given), []
     if "val" in given:
-        return {"train": given["train"], "test": given["val"]}, [
-            "there is no test split, so val is used as test, for no choice"
-        ]
+        return {"train": given["train"], "test": given["val"]}, [Note("val-serves-as-test")]
     pool = given.get("train", np.arange(len(labels)))
     parts = stratified_split(labels[pool], seed=seed, groups=None if groups is None else [groups[index] for index in pool])
-    counts = ", ".join(f"{len(indices)} {split}" for split, indices in parts.items())
-    how = (
-        "stratified by class"
-        if groups is None
-        else f"{len(set(groups))} groups kept whole, as near to each class as they allow"
-    )
-    what = "there is only train, so it was split" if given else "the split was made here"
-    return {split: pool[indices] for split, indices in parts.items()}, [f"{what} with seed {seed}: {counts}; {how}"]
+    about = {
+        "seed": seed,
+        "counts": {split: len(indices) for split, indices in parts.items()},
+        "groups": None if groups is None else len(set(groups)),
+        "only_train_given": bool(given),
+    }
+    return {split: pool[indices] for split, indices in parts.items()}, [Note("split-made", about)]
 
 
 def stratified_split(
     labels: ArrayLike, fractions: Mapping[str, float] | None = None, seed: int = 0, groups: Sequence[str] | None = None
 ) -> dict[str, Indices]:
-    """Split names -> sorted indices; "train" gets what `fractions` leave.
+    """Split names -> sorted indices; "train" gets the rest that `fractions` leave.
 
     Each class is shared out by itself, in whole pictures. A class with at least as many pictures as there are splits is in
     all of them; of a smaller one the first goes to train, the second to test. With groups (one name per picture) a
@@ -122,7 +124,7 @@ def stratified_split(
 
 
 def _grouped_split(labels: Indices, shares: dict[str, float], seed: int, groups: Sequence[str]) -> dict[str, Indices]:
-    """Greedy: the largest group first, each to the split whose classes it brings nearest to what they should have.
+    """Greedy: the largest group first, each to the split whose classes it brings nearest to their targets.
 
     cost of group g in split s = Σ_c ((n_sc + g_c − t_sc)² − (n_sc − t_sc)²) / (t_sc N_c),    t_sc = share_s N_c
     """
@@ -141,22 +143,22 @@ def _grouped_split(labels: Indices, shares: dict[str, float], seed: int, groups:
     target = share * totals  # (splits, classes)
     now = np.zeros_like(target)
     shuffled = _order(len(names), seed, "group", 0)
-    place = np.zeros(len(names), np.int64)
+    split_of = np.zeros(len(names), np.int64)
     for group in shuffled[np.argsort(-counts[shuffled].sum(1), kind="stable")]:
         has = np.flatnonzero(counts[group])
         add, have, want = counts[group, has], now[:, has], target[:, has]
-        place[group] = np.argmin((add * (add + 2 * (have - want)) / (want * totals[has])).sum(1))
-        now[place[group]] += counts[group]
+        split_of[group] = np.argmin((add * (add + 2 * (have - want)) / (want * totals[has])).sum(1))
+        now[split_of[group]] += counts[group]
     for split in range(len(splits)):
-        if not (place == split).any():  # a few huge groups: the smallest one moves, out of the split that has most
-            donor = np.bincount(place, minlength=len(splits)).argmax()
-            group = min(np.flatnonzero(place == donor), key=lambda group: counts[group].sum())
-            place[group] = split
-    return {name: np.flatnonzero(place[member_of] == split) for split, name in enumerate(splits)}
+        if not (split_of == split).any():  # a few huge groups: the smallest one moves, out of the split that has most
+            donor = np.bincount(split_of, minlength=len(splits)).argmax()
+            group = min(np.flatnonzero(split_of == donor), key=lambda group: counts[group].sum())
+            split_of[group] = split
+    return {name: np.flatnonzero(split_of[member_of] == split) for split, name in enumerate(splits)}
 
 
 def group_of(paths: Sequence[str], pattern: str) -> tuple[str, ...]:
-    """The group of each file: what the regular expression's first bracket finds in its path, or the whole match.
+    """The group of each file: the part of its path that the expression's first bracket matches, or the whole match.
 
     >>> group_of(["cat/burst07_1.jpg", "cat/burst07_2.jpg"], r"burst(\\d+)")
     ('07', '07')
@@ -191,34 +193,32 @@ def nested_fraction(labels: ArrayLike, indices: ArrayLike, fraction: float, seed
     return np.sort(np.concatenate(parts))
 
 
-def k_fold(labels: ArrayLike, indices: ArrayLike, folds: int, seed: int) -> list[tuple[Indices, Indices]]:
-    """(train, held out) for each fold, stratified; every index is held out exactly once."""
-    labels, chosen = np.asarray(labels, dtype=np.int64), np.unique(np.asarray(indices, dtype=np.int64))
-    if not 2 <= folds <= len(chosen):
-        raise SoftbiasError(f"folds go from 2 to the number of pictures, {len(chosen)}, but got {folds}")
-    dealt = np.concatenate(
-        [
-            members[_order(len(members), seed, "fold", int(label))]
-            for label in np.unique(labels[chosen])
-            for members in [chosen[labels[chosen] == label]]
-        ]
-    )  # class after class, dealt like cards: neither a class nor a fold gets more than one too many
-    held = [np.sort(dealt[fold::folds]) for fold in range(folds)]
-    return [(np.setdiff1d(chosen, out, assume_unique=True), out) for out in held]
-
-
 def splits_of(split: Sequence[str]) -> dict[str, Indices]:
-    """Split names -> indices, from one name per picture; those without one ('') are in none.
+    """Split names -> indices, from one name per picture; pictures without one ('') are in no split.
 
     >>> splits_of(["train", "test", "train"])
     {'train': array([0, 2]), 'test': array([1])}
     """
     names = np.asarray(split, dtype=str)
-    return {name: np.flatnonzero(names == name) for name in ("train", "val", "test") if (names == name).any()}
+    return {name: np.flatnonzero(names == name) for name in SPLITS if (names == name).any()}
+
+
+def without_split(names: Sequence[str], split: Sequence[str]) -> list[str]:
+    """The pictures that name no split, where others name one."""
+    without = [name for name, given in zip(names, split, strict=True) if not given]
+    return [] if len(without) == len(names) else without
+
+
+def cut_groups(groups: Sequence[str], split: Sequence[str]) -> list[str]:
+    """The groups that are in more than one split, each with its splits: "burst 7: test, train"."""
+    splits_of_group = defaultdict(set)
+    for group, name in zip(groups, split, strict=True):
+        splits_of_group[group].add(name)
+    return sorted(f"{group}: {', '.join(sorted(found))}" for group, found in splits_of_group.items() if len(found) > 1)
 
 
 def _order(count: int, seed: int, purpose: str, label: int) -> Indices:
-    """A random order of `count` things."""
+    """A random order of 0 … count − 1."""
     if seed < 0:
         raise SoftbiasError(f"a seed is a whole number from 0 on, but got {seed}")
     words = np.random.PCG64(np.random.SeedSequence([seed, PURPOSES[purpose], label])).random_raw(count)

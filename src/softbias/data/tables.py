@@ -1,6 +1,7 @@
 """Pictures listed in a CSV file: path, label [, split] [, columns to group by]; paths are relative to the file.
 
-Commas, semicolons and tabs separate, whatever the suffix. Other usual names of the columns are understood.
+Commas, semicolons and tabs separate, whatever the suffix. Other usual names of the columns are understood. A manifest is
+such a file that we write, so that a split can be kept.
 """
 
 from __future__ import annotations
@@ -16,11 +17,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from softbias.data.listing import SPLIT_NAMES, Listing, make_listing, pictures, same_classes, some
-from softbias.data.splits import Indices, splits_of
+from softbias.data.listing import (
+    SPLIT_NAMES,
+    Listing,
+    list_folder,
+    make_listing,
+    pictures,
+    require_same_classes,
+    some,
+)
+from softbias.data.splits import Indices, group_of, splits_of
 from softbias.errors import SoftbiasError
 from softbias.files import write_bytes
 
+TABLES = (".csv", ".tsv")
 COLUMNS = {
     "path": ("path", "file", "filename", "filepath", "file_name", "image", "image_path"),
     "label": ("label", "class", "target", "class_name", "category"),
@@ -28,15 +38,24 @@ COLUMNS = {
 }
 
 
+def read_listing(path: str | Path, group_by: str | None = None) -> Listing:
+    """The listing of a folder or a CSV file. group_by: a column of the CSV file, or else an expression, see `group_of`."""
+    path = Path(path)
+    listing = list_csv(path, group_by) if path.suffix.lower() in TABLES else list_folder(path)
+    if group_by is None or listing.groups is not None:
+        return listing
+    return replace(listing, groups=group_of(listing.relative(), group_by))
+
+
 def list_csv(path: str | Path, group_by: str | None = None) -> Listing:
-    """A table of pictures. group_by: the column that names each picture's group, if it is one."""
+    """A table of pictures. group_by: the column that names each picture's group, if there is such a column."""
     path = Path(path)
     table = read_table(path)
     files = [path.parent / name for name in table["path"]]
     missing = [name for name, file in zip(table["path"], files, strict=True) if not file.is_file()]
     if missing:
         other = any("\udc80" <= letter <= "\udcff" for name in missing for letter in name)  # bytes that are no UTF-8
-        why = "the file is not in UTF-8: save it so" if other else f"paths are relative to {path.parent}"
+        why = "the file is not in UTF-8: save it in UTF-8" if other else f"paths are relative to {path.parent}"
         shown = some([name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name in missing])
         raise SoftbiasError(f"{path}: {len(missing)} of {pictures(len(files))} not found: {shown}; {why}")
     split = None
@@ -45,7 +64,7 @@ def list_csv(path: str | Path, group_by: str | None = None) -> Listing:
         if unknown:
             raise SoftbiasError(f"{path}: the column split takes train, val, test or nothing, but has {some(unknown)}")
         split = [SPLIT_NAMES.get(name.casefold(), "") for name in table["split"]]
-        same_classes(path, table["label"], split)
+        require_same_classes(path, table["label"], split)
     listing = make_listing(path, files, table["label"], split, [])
     column = (group_by or "").strip().casefold()
     if column not in table:
@@ -54,10 +73,11 @@ def list_csv(path: str | Path, group_by: str | None = None) -> Listing:
 
 
 def read_table(path: Path, needed: Sequence[str] = ("path", "label")) -> dict[str, list[str]]:
-    """Column names in small letters -> values; path, label and split go by these names, where there are such columns."""
+    """Column names in small letters -> values. The columns of path, label and split get these names, whatever the file has."""
     try:
-        if path.read_bytes()[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            raise SoftbiasError(f"{path} is UTF-16: save it as CSV in UTF-8")
+        with open(path, "rb") as raw:
+            if raw.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+                raise SoftbiasError(f"{path} is UTF-16: save it as CSV in UTF-8")
         with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             head = file.readline()
             file.seek(0)
@@ -67,6 +87,9 @@ def read_table(path: Path, needed: Sequence[str] = ("path", "label")) -> dict[st
     except csv.Error as error:
         raise SoftbiasError(f"{path} is not a table: {error}") from error
     columns = [name.strip().casefold() for name in rows[0]] if rows else []
+    repeated = [name for name, count in Counter(columns).items() if name and count > 1]
+    if repeated:
+        raise SoftbiasError(f"{path}: each column needs a name of its own, but {some(repeated)} stands there twice")
     lines = [(number, row) for number, row in enumerate(rows[1:], start=2) if any(row)]
     for number, row in lines:
         if len(row) != len(columns):

@@ -2,16 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
+from softbias.data.listing import pictures, some
 from softbias.errors import unknown_name
 from softbias.notes import Note
+from softbias.pages.format import share
 
+RESIZE_MODES = {
+    "crop": "crop: the shorter side is resized to the target and the center kept; the aspect ratio is kept, the borders "
+    "of the longer side are lost",
+    "pad": "pad: the whole picture is resized to fit inside the target and the rest is black; the aspect ratio is kept, "
+    "nothing is lost",
+    "stretch": "stretch: the whole picture is resized to the target; nothing is lost, the aspect ratio is not kept",
+}
+COPIES = {"exact": "exact copies", "near": "near copies (re-encoded, resized, or just alike)"}
+
+
+def split_made(seed: int, counts: Mapping[str, int], groups: int | None, only_train_given: bool) -> str:
+    begin = "there is only train, so it was split" if only_train_given else "the split was made here"
+    parts = ", ".join(f"{count} {split}" for split, count in counts.items())
+    how = "stratified by class" if groups is None else f"{groups} groups kept whole, as near to each class as they allow"
+    return f"{begin} with seed {seed}: {parts}; {how}"
+
+
+def size_chosen(size: int, median: float, many: int | None) -> str:
+    limit = "" if many is None else f", at most 128 for fewer than {many:,} pictures"
+    return f"img_size {size} chosen: the median picture's shorter side is {median:.0f} pixels{limit}"
+
+
+def imbalance(ratio: float, largest: tuple[str, int], smallest: tuple[str, int]) -> str:
+    return f"imbalance 1:{ratio:.1f}: {largest[1]} of {largest[0]!r}, but {smallest[1]} of {smallest[0]!r}"
+
+
+def few_pictures(classes: Mapping[str, int], total: int, least: int) -> str:
+    named = some([f"{name} ({count})" for name, count in classes.items()])
+    return f"{len(classes)} of {total} classes have fewer than {least} pictures to learn from: {named}"
+
+
+def classes_deeper(folder: str, classes: Sequence[str], inside: Sequence[str]) -> str:
+    return (
+        f"the classes are {some(classes)}, the folders in {folder}, but each of them holds {some(inside)}: "
+        "if those are the classes, put them into one folder, or list the pictures in a CSV file"
+    )
+
+
+def leakage(count: int, copies: str, held_out: str, other: str, share: float) -> str:
+    return f"leakage: {pictures(count)} of {held_out} ({share:.1%}) with {COPIES[copies]} in {other}"
+
+
+READING: dict[str, Callable[..., str]] = {  # data/listing, arrays, sources, named
+    "pictures-without-class": lambda count, folder: f"{pictures(count)} directly in {folder}, without a class: left out",
+    "empty-folder": lambda folder: f"the folder {folder} has no pictures: left out",
+    "other-files": lambda count, folder, suffixes: (
+        f"{count} files in {folder} whose suffix is not a picture's ({some(suffixes)}): left out"
+    ),
+    "classes-one-level-deeper": classes_deeper,
+    "classes-without-pictures": lambda classes: f"no picture shows {some(classes)}",
+    "labels-renumbered": lambda count, first, last: f"the {count} labels that occur, {first} to {last}, are numbered from 0",
+    "size-chosen": size_chosen,
+    "broken-pictures": lambda count, total, kinds: f"{count} of {pictures(total)} cannot be read ({some(kinds)}): left out",
+    "pictures-at": lambda height, width, resize_mode: f"pictures at {height} × {width}, {RESIZE_MODES[resize_mode]}",
+    "resized": lambda before, after, resize_mode: (
+        f"resized from {before[0]} × {before[1]} to {after[0]} × {after[1]}, {RESIZE_MODES[resize_mode]}"
+    ),
+    "official-val-is-test": lambda: (
+        "the official validation pictures serve as test: there is no official test split with labels"
+    ),
+    "pack-cropped": lambda side: (
+        f"the pack holds the center square of each picture at {side} × {side}: the parts outside of it are lost"
+    ),
+    "pack-squashed": lambda side: (
+        f"the pack's pictures were squashed to a square of {side} × {side}: their aspect ratio is not kept"
+    ),
+    "part-of-imagenet": lambda classes: f"{classes} of ImageNet's 1,000 classes",
+    "fashion-origin": lambda: (
+        "6,000 of 70,000 Fashion-MNIST pictures (Zalando SE, MIT), 28 × 28 grey, padded to 32 × 32, in three channels"
+    ),
+    "fashion-split": lambda train, test: (
+        f"the split is our own ({train} + {test} per class), not the official one: not comparable with published figures"
+    ),
+}
+SPLITTING: dict[str, Callable[..., str]] = {  # data/splits
+    "split-made": split_made,
+    "split-read": lambda file: f"the split is read from {file}",
+    "split-written": lambda file: f"the split is written to {file}",
+    "split-lacks-classes": lambda split, classes: f"{split} has no picture of {some(classes)}",
+    "val-serves-as-test": lambda: "there is no test split, so val is used as test, for no choice",
+    "train-fraction": lambda count, fraction: f"{count:,} training pictures, {share(fraction)} of each class",
+    "val-from-train": lambda count: f"{count:,} of the training pictures are kept for choosing the best epoch",
+}
+CHECKING: dict[str, Callable[..., str]] = {  # data/check
+    "cannot-be-listed": lambda reason: str(reason),
+    "unreadable-pictures": lambda count, problem: (
+        f"{pictures(count)} cannot be read ({problem}); --skip-broken trains without them"
+    ),
+    "pictures-without-split": lambda count: f"{pictures(count)} without a split, while others have one",
+    "groups-cut": lambda count, total: f"{count} of {total} groups are in more than one split",
+    "imbalance": imbalance,
+    "few-pictures": few_pictures,
+    "leakage": leakage,
+    "label-conflict": lambda count, copies: (
+        f"{pictures(count)} with {COPIES[copies]} in another class: one label is wrong, or a picture shows both"
+    ),
+    "copies": lambda count, copies: (
+        f"{pictures(count)} with {COPIES[copies]}: a random split would tear them apart; remove or group them"
+    ),
+    "copies-in-one-split": lambda count, copies: f"{pictures(count)} with {COPIES[copies]} in the same split",
+}
 WORDING: dict[str, Callable[..., str]] = {
     "text": lambda text: str(text),
     "run-continued": lambda step, total: f"it continued at step {step} of {total}",
     "run-began-again": lambda reason: f"it began again, because {reason}",
     "probe-not-measurable": lambda probe, model, reason: f"{probe} of {model} is left out: {reason}",
+    **READING,
+    **SPLITTING,
+    **CHECKING,
 }
 
 

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from softbias.classifier import Classifier
-from softbias.data.scenes import PARTS, Scenes, combined, on_background
-from softbias.data.textures import Backgrounds, load_backgrounds
+from softbias.data.scenes import PARTS, Backgrounds, Scenes, combined, load_backgrounds, on_background
 from softbias.errors import unknown_name
 from softbias.probes.drawing import HUES, draw_map, draw_points, latest, panels, save
 from softbias.probes.resolution import ENTRIES, NoNativeEntryError, at_size, logits_at
@@ -119,7 +118,7 @@ def background_probe(
                     rows.append({**about, **not_measured(ready)})
                     continue
                 make = functools.partial(
-                    on_background, pixels, labels, behind.pictures, seed=seed, size=side, scale=scale, place=position
+                    on_background, pixels, labels, behind.images, seed=seed, size=side, scale=scale, position=position
                 )
                 hits, sources = [], []
                 for scenes in in_parts(make, n, 50 if entry == "resize" else 10):
@@ -232,7 +231,7 @@ def draw_examples(
     else:
         side = options.get("size") or 4 * max(images.size)
         behind = backgrounds if isinstance(backgrounds, Backgrounds) else load_backgrounds(backgrounds, smallest=side)
-        scenes = on_background(pixels, labels, behind.pictures, range(count), seed, **options)
+        scenes = on_background(pixels, labels, behind.images, range(count), seed, **options)
     figure, grid = panels(count, side=1.7, height=1.75 + 0.2 * (kind == "combined"))
     for axes, image, label in zip(grid, scenes.images, scenes.labels, strict=True):
         draw_map(axes, image)

@@ -168,9 +168,8 @@ def image_size(source: Source, device_type: str) -> tuple[int, str] | None:
     """A side other than the source's own choice, with the reason: on a CPU for large sets of files."""
     if device_type != "cpu" or source.count is None or source.count < FEW_PICTURES:
         return None
-    assert source.size is not None  # it is listed
-    side, _ = source.size
-    if side <= LARGE_SET_SIDE:
+    side = source.size
+    if side is None or side <= LARGE_SET_SIDE:
         return None
     return (
         LARGE_SET_SIDE,

@@ -18,6 +18,7 @@ from softbias.data.splits import Split
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.models.inspect import unwrap
 from softbias.models.storage import load
+from softbias.pages.wording import text
 from softbias.runs.maps import AFTER, BEFORE, record_maps
 from softbias.runs.outcome import finish, load_selected, write_split
 from softbias.runs.prepare import accelerate_for, make_plan, split_up
@@ -75,7 +76,7 @@ def run_fit(
         data = data or load_dataset(spec.data, **spec.data_options)
         split = split_up(data, spec)
         for note in (*data.notes, *split.notes):
-            display.message(note)
+            display.message(text(note))
         plan = make_plan(spec, data, split, accelerator, directory, checkpoint.Keep.parse(keep))
         if data.files is not None and accelerator.is_main_process:
             write_split(directory.path / "split.csv", data, split)

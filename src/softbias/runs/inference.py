@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from softbias.classifier import Picture
-from softbias.data.folders import SUFFIXES
-from softbias.data.listing import TABLES, natural
-from softbias.data.tables import read_table
+from softbias.data.listing import SUFFIXES, natural
+from softbias.data.tables import TABLES, read_table
 from softbias.errors import SoftbiasError
 from softbias.explanations import Explanation
 from softbias.explanations import explain as explain_image

@@ -28,6 +28,7 @@ from softbias.runs.galleries import galleries
 from softbias.runs.maps import draw_maps, recorded
 from softbias.runs.printed import score_rows, verdict, worst_first
 from softbias.runs.run import Run
+from softbias.schema import from_plain
 
 VERSIONS = ("softbias", "python", "torch", "torchvision", "timm", "numpy")
 
@@ -50,7 +51,7 @@ def write_page(run_path: str | Path, data: Dataset | None = None) -> Path:
         verdict=verdict(summary),
         scores=score_rows(summary),
         facts_of_run=facts(summary, run.environment()),
-        notes=[text(note) if isinstance(note, Note) else note for note in summary.get("notes") or ()],
+        notes=[text(from_plain(Note, note, str(run.summary_path))) for note in summary.get("notes") or ()],
         config=run.config_path.read_text(encoding="utf-8") if run.begun else "",
         curves=curves(run.metrics()),
         classes=worst_first((summary.get("test") or {}).get("classes", [])),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from softbias import environment
 from softbias.errors import SoftbiasError
+from softbias.pages.wording import text
 from softbias.runs import automatic
 from softbias.runs.store import Store
 from softbias.study.arms import Arm, arms_from, read_recipe
@@ -70,8 +71,8 @@ def run_study(
         import_ray()
     if spec.tune:
         import_optuna()
-    for note in dict.fromkeys(note for name in spec.data for note in load_once(name, spec.data_options).notes):
-        display.message(note)
+    for sentence in dict.fromkeys(text(note) for name in spec.data for note in load_once(name, spec.data_options).notes):
+        display.message(sentence)
     if spec.tune and dry_run:
         display.message(f"the {spec.tune} trials of every arm come first, each as long as a run on all of its data")
     with executor_for(settings, jobs, on) as executor:
