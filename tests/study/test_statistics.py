@@ -14,8 +14,9 @@ from softbias.stats import (
     t_interval,
     wilson,
 )
-from softbias.study.learning_curve import crossing, data_to_match, fit_curve
-from softbias.study.statistics import compare_arms, curve_fits, headline, matching_data, prepare, summarize
+from softbias.study.comparison import compare_arms, prepare, summarize
+from softbias.study.headline import headline
+from softbias.study.learning_curve import crossing, curve_fits, data_to_match, fit_curve, matching_data
 
 COVERED = (0.93, 0.97)  # of 95 %, by 2,000 simulations: ± 3.4 standard errors of a right one are ± 0.017
 

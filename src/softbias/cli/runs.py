@@ -94,8 +94,8 @@ def wanted(row: dict[str, Any], **filters: str | None) -> bool:
 def all_rows(places: Sequence[Path]) -> list[dict[str, Any]]:
     """A row per run, finished or not; its error is that of its last failure."""
     from softbias.runs.run import Run
-    from softbias.runs.store import FAILURE, Store
-    from softbias.study.frame import derived_arms, read_json, read_row
+    from softbias.runs.store import Store, read_failure
+    from softbias.study.frame import derived_arms, read_row
     from softbias.study.plan import read_plan
 
     found: dict[Path, dict[str, Any]] = {}
@@ -120,7 +120,7 @@ def all_rows(places: Sequence[Path]) -> list[dict[str, Any]]:
             "seed": spec.seed,
         }
         row |= {"accuracy": finished.get("accuracy"), "seconds": finished.get("seconds"), "run": str(folder)}
-        row["error"] = read_json(folder / FAILURE).get("error")
+        row["error"] = read_failure(folder)
         found[folder.absolute()] = row
         if row["arm"] is None:
             loose[str(folder)] = spec
@@ -131,7 +131,7 @@ def all_rows(places: Sequence[Path]) -> list[dict[str, Any]]:
 def run_places(places: Sequence[Path]) -> Iterator[tuple[Path, Store, Path]]:
     """(where it was found, its store, its folder) of every run directory."""
     from softbias.runs.store import Store
-    from softbias.study.frame import store_of
+    from softbias.study.frame import find_store
 
     given = list(places)
     if not given:
@@ -143,7 +143,7 @@ def run_places(places: Sequence[Path]) -> Iterator[tuple[Path, Store, Path]]:
         if (place / "config.yaml").is_file():
             yield place, Store(place.parent), place
             continue
-        store = Store(store_of(place))
+        store = Store(find_store(place))
         for folder in store.folders():
             if (folder / "config.yaml").is_file():
                 yield place, store, folder
@@ -174,7 +174,7 @@ def diff(
         json: Print JSON instead of a table.
     """
     from softbias.runs.run import Run
-    from softbias.study.frame import read_json, read_row
+    from softbias.study.frame import read_row
 
     first, second = find_run(a), find_run(b)
     sides = []
@@ -182,7 +182,7 @@ def diff(
         row = read_row(folder) or {}
         scores = {name: row.get(name) for name in ("accuracy", "balanced_accuracy", "parameters", "macs", "steps", "seconds")}
         spec = flat(Run(folder).spec.to_dict())
-        environment = {f"environment.{name}": value for name, value in read_json(folder / "environment.json").items()}
+        environment = {f"environment.{name}": value for name, value in Run(folder).environment().items()}
         sides.append({**spec, **scores, **environment})
     names = [name for name in dict.fromkeys((*sides[0], *sides[1])) if sides[0].get(name) != sides[1].get(name)]
     if json:

@@ -114,9 +114,9 @@ def show(done: Outcome, options: ExecutionOptions) -> None:
     if options.quiet:
         print(done.report or done.path)
         return
-    from softbias.study.table import print_table
+    from softbias.study.comparison import print_accuracies
 
-    print_table(done.frame)
+    print_accuracies(done.frame)
     print(f"the report: {done.report}" if done.report else f"the runs: {done.path}")
 
 

@@ -1,11 +1,11 @@
 """Runs as plain files in a folder that several processes, on several machines, may fill together.
 
     <store>/<data>-<model>-<id>/     a run directory; summary.json is written last, so a run is whole or it is not finished
-    <store>/.claims/<id>             who is working on a run: host, process, and a heartbeat (the file's time)
+    <store>/.claims/<id>             the process that works on a run: its host, its number, and a heartbeat (the file's time)
 
-A claim is made by creating its file exclusively, which is atomic on every file system, NFS included. It ends when its
-owner removes it, when its process is gone from this machine, or when its heartbeat has been silent for `SILENCE` seconds.
-A file system's own clock is asked for the time, because those of two machines may differ.
+A claim is made by creating its file exclusively, which is atomic on every file system, NFS included; a file lock is not. It
+ends when its owner removes it, when its process is gone from this machine, or when its heartbeat has been silent for `SILENCE`
+seconds. The time is that of the file system, because the clocks of two machines may differ.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
 from softbias.errors import SoftbiasError, describe_error
 from softbias.files import write_text
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
+from softbias.schema import from_plain
 
 BEAT, SILENCE = 15.0, 180.0  # seconds
 FAILURE = "failure.json"
@@ -35,7 +36,17 @@ FAILURE = "failure.json"
 State = Literal["finished", "running", "failed", "stopped", "missing"]
 
 
+class Failure(TypedDict):
+    """What failure.json says."""
+
+    error: str
+    traceback: str
+    time: float
+
+
 class Store:
+    """A folder of runs, with claims on those that a process works on."""
+
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
@@ -62,13 +73,13 @@ class Store:
         return "stopped" if (folder / "config.yaml").is_file() else "missing"
 
     def owner(self, id: str) -> dict[str, Any] | None:
-        """Who works on a run now; None if nobody does."""
+        """The process that works on a run now; None if there is none."""
         file = self.claims / id
         found = read_claim(file)
         return None if found is None or self.is_stale(file, found) else found
 
     def claim(self, id: str) -> Claim | None:
-        """The right to work on a run, or None while somebody else has it."""
+        """The right to work on a run, or None while another process has it."""
         self.claims.mkdir(parents=True, exist_ok=True)
         file, mine = self.claims / id, Claim(self.claims / id)
         for _ in range(3):
@@ -103,7 +114,7 @@ class Store:
             probe.unlink(missing_ok=True)
 
     def remove_stale(self, file: Path, claim: dict[str, Any]) -> None:
-        """Set a dead claim aside. Renaming is atomic: if it was a fresh one that we caught, it is put back."""
+        """Set a dead claim aside. Renaming is atomic: if the claim turns out to be a fresh one, it is put back."""
         aside = file.with_name(f".{file.name}-{uuid.uuid4().hex}")
         try:
             os.rename(file, aside)
@@ -111,12 +122,12 @@ class Store:
             return
         caught = read_claim(aside)
         if caught is not None and caught.get("token") != claim.get("token"):
-            with suppress(OSError):  # a third one was quicker; the owner notices at its next heartbeat
+            with suppress(OSError):  # a third process was quicker; the owner notices at its next heartbeat
                 os.link(aside, file)
         aside.unlink(missing_ok=True)
 
     def mend(self, spec: RunSpec) -> None:
-        """Make a run that is not finished fit to be continued: what cannot be read is removed. Needs the claim."""
+        """Prepare an unfinished run for its continuation: files that cannot be read are removed. Needs the claim."""
         folder = self.folder(spec)
         directory = Run(folder)
         (folder / FAILURE).unlink(missing_ok=True)
@@ -126,19 +137,20 @@ class Store:
             except SoftbiasError:  # a power cut tore the file
                 shutil.rmtree(folder)
                 return
-        directory.summary_path.unlink(missing_ok=True)  # not whole, or we would not be here
+        directory.summary_path.unlink(missing_ok=True)  # it is not complete, or this would not be called
 
     def clear(self, spec: RunSpec) -> None:
         """Forget a run, for a new start. Needs the claim."""
         shutil.rmtree(self.folder(spec), ignore_errors=True)
 
     def fail(self, spec: RunSpec, error: BaseException) -> str:
-        """Note in the run's folder why it failed; one line about it is returned."""
+        """Write the error into the run's folder, and return it in one line."""
         folder = self.folder(spec)
         folder.mkdir(parents=True, exist_ok=True)
         line = describe_error(error)
         text = "".join(traceback.format_exception(error))
-        write_text(folder / FAILURE, json.dumps({"error": line, "traceback": text, "time": time.time()}, indent=2) + "\n")
+        failure = Failure(error=line, traceback=text, time=time.time())
+        write_text(folder / FAILURE, json.dumps(failure, indent=2) + "\n")
         return line
 
     def folders(self) -> Iterator[Path]:
@@ -148,26 +160,36 @@ class Store:
 
 
 def is_whole(folder: Path, id: str) -> bool:
-    """Whether a run is finished and all there: the summary can be read, is of this run, and the model lies beside it."""
+    """Whether a run is finished and complete: its summary can be read, is of this run, and the model lies beside it."""
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        summary = Run(folder).summary()
+    except (OSError, SoftbiasError):
         return False
     return summary.get("id") == id and all((folder / "model" / name).is_file() for name in ("config.json", "model.safetensors"))
 
 
-def read_claim(file: Path) -> dict[str, Any] | None:
-    """A claim's owner; {} for one whose owner has created but not yet signed it; None if there is none."""
+def read_failure(folder: Path) -> str | None:
+    """The error of a run that failed; None for any other run."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads((folder / FAILURE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return from_plain(Failure, found, str(folder / FAILURE))["error"]
+
+
+def read_claim(file: Path) -> dict[str, Any] | None:
+    """A claim's owner; {} while its owner has created but not yet signed it; None if there is no claim."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, json.JSONDecodeError):
+    except (OSError, ValueError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def started(pid: int) -> str | None:
-    """When a process of this machine began, in ticks, so that a number used again is not taken for it; None: it is gone."""
+    """When a process of this machine began, in ticks, so that a reused number is recognized; None: the process is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if fields[0] == "Z" else fields[19]
@@ -209,7 +231,7 @@ class Claim:
     def beat(self) -> None:
         while not self.over.wait(BEAT):
             if (read_claim(self.file) or {}).get("token") != self.token:
-                return  # taken for dead by another: the lock of the run directory keeps one of us out
+                return  # another process took it over; the lock of the run directory keeps one of the two out
             try:
                 os.utime(self.file)
             except OSError:

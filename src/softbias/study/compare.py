@@ -18,7 +18,7 @@ from softbias.runs.store import Store
 from softbias.study.arms import Arm, arms_from, read_recipe
 from softbias.study.estimate import StudyPlan, make_plan
 from softbias.study.execute import ExecutionSettings, Executor, StudyStoppedError, ThisProcess, execute
-from softbias.study.frame import place_of_runs, runs_frame
+from softbias.study.frame import runs_frame, store_path
 from softbias.study.plan import load_once, study_runs, write_plan
 from softbias.study.progress import StudyDisplay, choose_display
 from softbias.study.ray import RayCluster, address_of, import_ray
@@ -64,7 +64,7 @@ def run_study(
     """
     display = display or StudyDisplay()
     out = Path(out) if out else Path("studies") / spec.name
-    store = Store(place_of_runs(spec, out))
+    store = Store(store_path(spec, out))
     settings = ExecutionSettings(store.path, device, baseline, checkpoints=checkpoints)
     if on is not None:  # what is missing is said before anything is written
         address_of(on)

@@ -1,24 +1,23 @@
-"""What may be said first about a study: one sentence, under rules that are fixed before any number is seen.
+"""The first sentence about a study, under rules that are fixed before any number is seen.
 
-1. With one seed per arm nothing is claimed: not even which arm is ahead.
-2. With two seeds the differences are stated with their intervals, but none is called shown: a spread estimated from two
-   numbers has one degree of freedom, and a t test that rests on it is a lottery.
-3. From three seeds on a difference counts as shown if both sources of chance speak for it: the paired t test over seeds
+1. With one seed per arm nothing is claimed, not even which arm is ahead.
+2. With two seeds the differences are stated with their intervals, but none is called shown: a spread that is estimated from
+   two numbers has one degree of freedom, and a t test that rests on it is a lottery.
+3. With three or more seeds a difference counts as shown if both sources of variation agree: the paired t test over seeds
    gives p < 0.05 after Holm's correction over all comparisons of the study, and the 95 % interval of the paired bootstrap
-   over test pictures leaves out zero (where predictions are at hand).
+   over test images leaves out zero (where the runs have predictions).
 4. Otherwise the sentence says that no difference could be shown, and how large one would have had to be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
-from softbias.pages.format import share
+from softbias.pages.format import listed, of_the_data, p_value
 
 ALPHA = 0.05
 LEAST_SEEDS = 3
@@ -26,7 +25,7 @@ RULES = (
     "With one seed per model nothing is claimed, not even which is ahead.",
     "With two seeds differences are stated with their intervals, but none is called shown: the spread of two numbers says "
     "too little.",
-    "From three seeds on a difference counts as shown if both sources of chance speak for it: the paired t test over seeds "
+    "With three or more seeds a difference counts as shown if both sources of variation agree: the paired t test over seeds "
     "has p < 0.05 after Holm’s correction over all comparisons of the study, and the 95 % interval over test pictures "
     "leaves out zero.",
 )
@@ -57,7 +56,7 @@ def headline(comparisons: pd.DataFrame) -> Headline:
         where = f"{amount(fraction)}{f' of {data}' if several else ''}"
         found = sentence(cell[cell["n"] > 1], where[0].upper() + where[1:])
         sentences += [] if found is None else [found]
-    first = next((place for place, (_, shown) in enumerate(sentences) if shown), None)
+    first = next((index for index, (_, shown) in enumerate(sentences) if shown), None)
     if first is None:
         return Headline(nothing_shown(comparisons), False, tuple(text for text, _ in sentences))
     text, shown = sentences.pop(first)
@@ -74,11 +73,11 @@ def amount(fraction: float) -> str:
     >>> amount(0.1), amount(1.0)
     ('with 10 % of the data', 'with all the data')
     """
-    return "with all the data" if fraction >= 1 else f"with {share(fraction)} of the data"
+    return "with all the data" if fraction >= 1 else f"with {of_the_data(fraction)}"
 
 
 def sentence(cell: pd.DataFrame, where: str) -> tuple[str, bool] | None:
-    """About one data set at one fraction: the largest difference that is shown, or the largest there is."""
+    """About one data set at one fraction: the largest difference that is shown, or else the largest of all."""
     if not len(cell):
         return None
     shown = cell[cell["shown"]]
@@ -116,20 +115,3 @@ def nothing_shown(comparisons: pd.DataFrame) -> str:
 def arms_of(comparisons: pd.DataFrame) -> str:
     names = list(dict.fromkeys([*comparisons["other"], *comparisons["arm"]]))
     return listed(names) if len(names) <= 4 else f"the {len(names)} models"
-
-
-def listed(names: Iterable[str]) -> str:
-    """
-    >>> listed(["a"]), listed(["a", "b", "c"])
-    ('a', 'a, b and c')
-    """
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def p_value(p: float) -> str:
-    """
-    >>> p_value(0.0321), p_value(0.1017), p_value(0.00001), p_value(1.0)
-    ('p = 0.032', 'p = 0.10', 'p < 0.001', 'p = 1')
-    """
-    return "p < 0.001" if p < 0.001 else "p = 1" if p >= 0.995 else f"p = {p:#.2g}"

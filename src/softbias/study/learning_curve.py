@@ -1,17 +1,17 @@
-"""Accuracy against the number of training pictures: interpolated, and fitted.
+"""Accuracy against the number of training images: interpolated, and fitted.
 
-**How much data does the other model need to match?** The mean accuracies of the other model are joined by straight lines
-over log(pictures); the answer is where that line first reaches the target. Its interval is over seeds: every mean is drawn
-from its t distribution (mean + t · s/√n, n − 1 degrees of freedom), and the answer is found again for each draw.
+**How much data does the other arm need to match?** The mean accuracies of the other arm are joined by straight lines over
+log(images); the answer is where that line first reaches the target. Its interval is over seeds: every mean is drawn from its
+t distribution (mean + t · s/√n, n − 1 degrees of freedom), and the answer is found again for each draw.
 
 **Fitted curve**: the error falls as a power of the amount of data,
 
     e(n) = c + a n^−b,     a > 0, c ≥ 0,
 
-fitted to log e of all single runs by least squares. With fewer than four amounts of data c = 0, which makes it a straight
-line of log e over log n with the exact bands of linear regression, and b may come out negative; otherwise b ≥ 0, and bands
-come from the linearized fit (delta method, t quantiles). The residual spread contains the misfit of the formula as well as
-the seeds. Below three amounts of data or five runs there is no fit: two points lie on every curve.
+fitted to log e of all single runs by least squares. With fewer than four amounts of data c = 0: a straight line of log e over
+log n, with the exact bands of linear regression, and b may come out negative. Otherwise b ≥ 0, and bands come from the
+linearized fit (delta method, t quantiles). The residual spread contains the misfit of the formula as well as the seeds. Below
+three amounts of data or five runs there is no fit: two points lie on every curve.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from scipy.optimize import curve_fit
 
 from softbias.stats import NONE, Interval
+from softbias.study.comparison import prepare
+from softbias.study.headline import each
 
 Floats = NDArray[np.float64]
 LEAST_SIZES = 3
 LEAST_DF = 3  # residual degrees of freedom; with fewer a band is wider than the chart
-DRAWS = 40_000  # with three seeds the tails are heavy: with 4,000 an edge was 33 to 60 % from one generator to the next
+DRAWS = 40_000  # with three seeds the tails are heavy: with 4,000 draws an edge still depends on the generator's seed
 
 
 @dataclass(frozen=True)
@@ -78,23 +81,24 @@ def data_to_match(
     """
     order = np.argsort(amounts)
     x = np.asarray(amounts, float)[order]
-    cells = [np.asarray(seeds[place], float) for place in order]
+    cells = [np.asarray(seeds[position], float) for position in order]
     goal = np.asarray(target, float)
     amount = float(crossing(x, np.array([cell.mean() for cell in cells]), goal.mean())[0])
     if min(len(goal), *(len(cell) for cell in cells)) < 2:
         return Needed(amount, *NONE)
-    generator = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
 
     def means(cell: Floats) -> Floats:
-        spread = cell.std(ddof=1) / np.sqrt(len(cell))
-        return cell.mean() + spread * generator.standard_t(len(cell) - 1, draws)
+        spread = float(cell.std(ddof=1) / np.sqrt(len(cell)))
+        drawn: Floats = cell.mean() + spread * rng.standard_t(len(cell) - 1, draws)
+        return drawn
 
     found = crossing(x, np.stack([means(cell) for cell in cells], 1), means(goal))
     return Needed(amount, *quantiles(found, confidence))
 
 
 def quantiles(found: Floats, confidence: float) -> Interval:
-    """Of values among which −inf and inf count as smallest and largest; no interpolation, which they would not survive."""
+    """Quantiles of values that may be infinite, so that none is interpolated between two of them."""
     edges = [(1 - confidence) / 2, (1 + confidence) / 2]
     low, high = np.quantile(found, edges, method="inverted_cdf")
     return float(low), float(high)
@@ -102,7 +106,7 @@ def quantiles(found: Floats, confidence: float) -> Interval:
 
 @dataclass(frozen=True)
 class Fitted:
-    """log e(n) = log(c + a n^−b), with what is needed for its bands."""
+    """log e(n) = log(c + a n^−b), with the gradient and the covariance of its parameters for bands."""
 
     a: float
     b: float
@@ -159,7 +163,7 @@ def fit_straight(x: Floats, logs: Floats, confidence: float) -> Fitted:
 
 
 def fit_floor(x: Floats, logs: Floats, start: Fitted, confidence: float) -> Fitted | None:
-    """The same with a floor c; None where the data want none, or cannot tell."""
+    """The same with a floor c; None where the data show no floor, or cannot tell."""
 
     def model(n: Floats, level: float, b: float, c: float) -> Any:
         return np.log(c + np.exp(level) * n**-b)
@@ -177,8 +181,46 @@ def fit_floor(x: Floats, logs: Floats, start: Fitted, confidence: float) -> Fitt
 
     def gradient(n: Floats) -> Floats:
         power = np.exp(level) * n**-b
-        return np.stack([power, -power * np.log(n), np.ones_like(n)], 1) / (c + power)[:, None]
+        slope: Floats = np.stack([power, -power * np.log(n), np.ones_like(n)], 1) / (c + power)[:, None]
+        return slope
 
     sd = float(np.sqrt(((logs - model(x, level, b, c)) ** 2).sum() / df))
     half = float(stats.t.ppf(0.5 + confidence / 2, df) * np.sqrt(covariance[1, 1]))
     return Fitted(float(np.exp(level)), b, c, (b - half, b + half), sd, df, gradient, np.asarray(covariance))
+
+
+def matching_data(frame: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:
+    """How much data the weaker arm of each pair needs to match the stronger, as a share of the training images.
+
+    A row for every comparison on a data set with at least two fractions, below the largest fraction of the weaker arm.
+    `needed` is inf where the weaker arm does not reach the target with all the data that was tried.
+    """
+    rows = prepare(frame)
+    made = []
+    for row in each(comparisons):
+        same = rows[rows["data"] == row.data]
+        better, weaker = (row.arm, row.other) if row.difference >= 0 else (row.other, row.arm)
+        curve: dict[Any, list[float]] = {
+            fraction: cell["accuracy"].tolist() for fraction, cell in same[same["arm"] == weaker].groupby("train_fraction")
+        }
+        if len(curve) < 2 or not row.difference or row.train_fraction == max(curve):
+            continue
+        target = same[(same["arm"] == better) & (same["train_fraction"] == row.train_fraction)]["accuracy"].tolist()
+        found = data_to_match(list(curve), list(curve.values()), target)
+        made.append(
+            {"data": row.data, "train_fraction": row.train_fraction, "arm": better, "other": weaker, "n": row.n}
+            | {"target": float(np.mean(target)), "needed": found.amount, "low": found.low, "high": found.high}
+            | {"smallest": min(curve), "largest": max(curve), "shown": row.shown}
+        )
+    columns = ["data", "train_fraction", "arm", "other", "n", "target", "needed", "low", "high", "smallest", "largest", "shown"]
+    return pd.DataFrame(made, columns=columns)
+
+
+def curve_fits(frame: pd.DataFrame) -> dict[tuple[str, str], Fitted]:
+    """(data, arm) -> the fitted learning curve over the number of training images, where there are enough runs for one."""
+    fits = {}
+    for (data, arm), runs in prepare(frame).groupby(["data", "arm"], sort=False):
+        found = fit_curve(runs["n_train"].to_numpy(float), runs["accuracy"].to_numpy(float))
+        if found is not None:
+            fits[str(data), str(arm)] = found
+    return fits

@@ -8,7 +8,7 @@ from typing import Any
 import pandas
 
 from softbias.runs.run import Run
-from softbias.study.frame import store_of
+from softbias.study.frame import find_store
 from softbias.study.papers.measuring import FOLDER, write_table
 from softbias.study.papers.named import Measured
 from softbias.study.plan import read_plan
@@ -18,7 +18,7 @@ def pretraining(folder: Path) -> list[Measured]:
     rows: list[dict[str, Any]] = []
     planned = read_plan(folder) or {}
     for arm, seed, id in dict.fromkeys((row["arm"], row["seed"], row["needs"]) for row in planned.values() if row["needs"]):
-        for run in store_of(folder).glob(f"*-{id}"):
+        for run in find_store(folder).glob(f"*-{id}"):
             for epoch in Run(run).metrics():
                 rows.append({"arm": arm, "seed": seed, "run": id, **{k: v for k, v in epoch.items() if k != "event"}})
     if not rows:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from softbias.errors import SoftbiasError
 from softbias.runs.predictions import Predictions
 from softbias.runs.run import Run
+from softbias.study.comparison import prepare
 from softbias.study.frame import runs_frame
-from softbias.study.statistics import prepare
 
 Predicted = NDArray[np.int64]
 

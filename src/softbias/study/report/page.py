@@ -15,7 +15,9 @@ from markupsafe import Markup
 from softbias.errors import SoftbiasError
 from softbias.files import write_text
 from softbias.pages.html import TEMPLATES, data_uri, template
-from softbias.study.headline import RULES, each
+from softbias.study.comparison import ALL_PAIRS_UP_TO, compare_arms, summarize
+from softbias.study.headline import RULES, each, headline
+from softbias.study.learning_curve import curve_fits, matching_data
 from softbias.study.report import figures, figures_of_runs, tables
 from softbias.study.report.chart import COLORS, PALETTE, Chart, color_of, dash_of, marker_of, shortened
 from softbias.study.report.efficiency import efficiency
@@ -26,7 +28,6 @@ from softbias.study.report.measured import measured_after
 from softbias.study.report.provenance import commands, facts, notes, notices, run_rows
 from softbias.study.report.static import png, size_on_page
 from softbias.study.report.tables import Table, latex
-from softbias.study.statistics import ALL_PAIRS_UP_TO, compare_arms, curve_fits, headline, matching_data, summarize
 
 METRICS = ("accuracy", "top1", "top-1")
 SHARES = (*METRICS, "top5", "top-5")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from softbias.pages.format import duration, share
+from softbias.pages.format import duration, listed, share
 from softbias.runs.page import VERSIONS
 from softbias.runs.run import Run
-from softbias.study.headline import amount, each, listed
+from softbias.study.headline import amount, each
 from softbias.study.report.gathering import Material, read_json
 
 REPLACED = "the embedded set"  # a study that had to do without its own data says so in a note with these words

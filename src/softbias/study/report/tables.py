@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from softbias.pages.format import duration, memory, share
-from softbias.study.headline import each, p_value
+from softbias.pages.format import duration, memory, p_value, share
+from softbias.study.headline import each
 from softbias.study.learning_curve import Fitted
 from softbias.study.report.gathering import Material
 
