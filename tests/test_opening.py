@@ -25,13 +25,6 @@ from softbias.runs.opening import open_classifier
 from softbias.runs.run import Run
 
 PATCHES = ["--model-option", "patch_size=8"]
-SCRIPT = """
-import sys
-from softbias.cli import main
-from softbias.training import loop
-loop.CHECKPOINT_SECONDS = 0.0
-main(sys.argv[1:])
-"""
 
 
 def words(out: Path, epochs: int) -> list[str]:
@@ -53,10 +46,10 @@ def quick_and_alone():
 def killed(tmp_path_factory) -> Path:
     """A run that got SIGKILL in the middle of its training, with two checkpoints."""
     out = tmp_path_factory.mktemp("runs") / "killed"
-    command = [sys.executable, "-c", SCRIPT, *words(out, 500), *PATCHES, "--recipe.ema", "0.9"]
-    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    command = [sys.executable, "-m", "softbias", *words(out, 500), *PATCHES, "--recipe.ema", "0.9"]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1", "SOFTBIAS_CHECKPOINT_SECONDS": "0"})
     deadline = time.monotonic() + 120
-    while len(checkpoints(out)) < 2 and time.monotonic() < deadline and process.poll() is None:
+    while (len(checkpoints(out)) < 2 or not epochs(out)) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.01)
     process.kill()
     process.wait()
@@ -70,6 +63,10 @@ def picture(tmp_path) -> Path:
     return tmp_path / "x.png"
 
 
+def epochs(run: Path) -> int:
+    return (run / "metrics.jsonl").read_text().count("\n") if (run / "metrics.jsonl").is_file() else 0
+
+
 def checkpoints(run: Path) -> list[Path]:
     return sorted(path for path in run.glob("checkpoints/step-*") if not path.name.endswith(".tmp"))
 
@@ -77,7 +74,7 @@ def checkpoints(run: Path) -> list[Path]:
 def state(checkpoint: Path) -> dict[str, torch.Tensor]:
     """What a checkpoint holds of the averaged weights."""
     tensors = load_file(checkpoint / "state.safetensors")
-    return {name.removeprefix("average/"): tensor for name, tensor in tensors.items() if name.startswith("average/")}
+    return {name.removeprefix("ema/"): tensor for name, tensor in tensors.items() if name.startswith("ema/")}
 
 
 def same(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> bool:

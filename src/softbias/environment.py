@@ -1,4 +1,4 @@
-"""The process and its machine: environment variables, devices, versions, hardware.
+"""The process and its machine: environment variables, signals, devices, versions, hardware.
 
 This is the only module that reads or sets an environment variable. `VARIABLES` lists all of them, and docs/training.md shows
 them as a table. torch is imported inside functions, so that `import softbias` stays quick.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,20 @@ def variables_with(changes: Mapping[str, str]) -> dict[str, str]:
 
 def is_offline() -> bool:
     return variable("HF_HUB_OFFLINE") not in (None, "0")
+
+
+@contextmanager
+def on_stop_signal(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM call `handler` inside; afterwards they do what they did before."""
+    try:
+        before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread, which alone may handle signals
+        before = {}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def find_device(name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,6 +34,25 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is not None and os.fspath(error.filename) == str(temporary):
             error.filename, error.filename2 = str(path), None
+        raise
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """A new folder `<path>.tmp`, which at the end is synced with its files and replaces `path`; on an error it is removed."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        yield temporary
+        for each in (*temporary.rglob("*"), temporary):
+            sync(each)
+        if path.exists():
+            shutil.rmtree(path)
+        temporary.rename(path)
+        sync(path.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 

@@ -13,21 +13,21 @@ def test_a_worker_trains_and_averages_like_the_loop():
     from softbias.training.optim import ModelEma
 
     one = worker("deit_nano", DATA, RECIPE, burst=2, device="cpu", patch_size=8)
-    assert isinstance(one.average, ModelEma)
+    assert isinstance(one.ema, ModelEma)
     before = {name: value.clone() for name, value in one.model.state_dict().items()}
     one()
     assert one.step == 2
     assert all(
         not torch.equal(before[name], value) for name, value in one.model.state_dict().items() if name.endswith("weight")
     )
-    assert any(not torch.equal(before[name], value) for name, value in one.average.tensors.items())
+    assert any(not torch.equal(before[name], value) for name, value in one.ema.tensors.items())
 
 
 def test_a_constant_batch_is_made_once_and_others_are_not():
     for constant in (True, False):
         one = worker("deit_nano", DATA, RECIPE, constant=constant, burst=1, device="cpu", patch_size=8)
-        order = one.batches.order(0)
-        batches = [one.batches.load(*one.batches.at(step, order), torch.tensor(0)).images for step in (0, 1)]
+        epoch = one.batches.epoch(0)
+        batches = [one.batches.load(*one.batches.at(step, epoch), torch.tensor(0)).images for step in (0, 1)]
         assert torch.equal(*batches) is constant
 
 

@@ -9,7 +9,7 @@ import torch
 
 from softbias.kernels import dispatch, triton_api
 from softbias.models import create_model
-from softbias.training.compiling import compiled
+from softbias.training.plan import should_compile
 from softbias.training.recipe import RECIPES
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, Triton may get along")
@@ -39,10 +39,9 @@ def test_without_a_compiler_one_warning_says_what_to_install(no_compiler, monkey
 @pytest.mark.filterwarnings("ignore:softbias runs without its own kernels")
 def test_without_a_compiler_a_gpu_s_model_is_not_compiled_and_refused_where_that_was_asked_for(no_compiler) -> None:
     model, recipe = create_model("convit_nano", 10, 32), RECIPES["small"]
-    run, is_compiled = compiled(model, replace(recipe, compile="auto"), torch.device("cuda"), 10**9, (32, 32))
-    assert run is model and not is_compiled
+    assert not should_compile(model, replace(recipe, compile="auto"), torch.device("cuda"), 10**9, (32, 32))
     with pytest.raises(ValueError, match="compile='on' does not work here: Triton needs a C compiler"):
-        compiled(model, replace(recipe, compile="on"), torch.device("cuda"), 10**9, (32, 32))
+        should_compile(model, replace(recipe, compile="on"), torch.device("cuda"), 10**9, (32, 32))
 
 
 def test_a_compiler_needs_python_s_headers(monkeypatch, tmp_path: Path) -> None:

@@ -90,8 +90,8 @@ def test_parts_of_a_batch_give_the_terms_of_the_whole(tmp_path):
 
 
 def test_a_run_stopped_within_an_epoch_continues_to_the_same_weights_and_terms(both, tmp_path, monkeypatch):
-    from softbias.training import loop
-    from softbias.training.state import State
+    from softbias.training.checkpoint import State
+    from softbias.training.plan import LoopSettings
 
     class KilledError(Exception):
         pass
@@ -103,10 +103,9 @@ def test_a_run_stopped_within_an_epoch_continues_to_the_same_weights_and_terms(b
         if self.step == 4:  # in the middle of the second epoch, with sums of the terms under way
             raise KilledError
 
-    monkeypatch.setattr(loop, "MIDDLE_SECONDS", 0.0)
     monkeypatch.setattr(State, "save", save_and_die)
     with pytest.raises(KilledError):
-        train(tmp_path / "stopped", *BOTH)
+        train(tmp_path / "stopped", *BOTH, settings=LoopSettings(middle_seconds=0.0))
     monkeypatch.setattr(State, "save", saved)
     out = tmp_path / "stopped"
     fit(

@@ -9,7 +9,7 @@ import torch
 
 from softbias.kernels import triton_api
 from softbias.models import create_model
-from softbias.training.compiling import compiled, tokens
+from softbias.training.plan import count_tokens, should_compile
 from softbias.training.recipe import RECIPES
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
@@ -28,12 +28,11 @@ GPU, CPU = torch.device("cuda"), torch.device("cpu")
 def test_a_model_is_compiled_where_that_is_asked_for_or_pays(monkeypatch, wanted, device, pictures, expected) -> None:
     monkeypatch.setattr(triton_api, "works", lambda: True)
     model = create_model("convit_nano", 10, 32, patch_size=4)
-    run, is_compiled = compiled(model, replace(RECIPES["small"], compile=wanted), device, pictures, (32, 32))
-    assert is_compiled is expected and (run is not model) is expected
+    assert should_compile(model, replace(RECIPES["small"], compile=wanted), device, pictures, (32, 32)) is expected
 
 
 def test_tokens_are_the_patches_of_our_transformers_and_of_timm_s_or_else_patches_of_16() -> None:
-    assert tokens(torch.compile(create_model("deit_nano", 10, 32, patch_size=8)), (32, 32)) == 16
+    assert count_tokens(torch.compile(create_model("deit_nano", 10, 32, patch_size=8)), (32, 32)) == 16
     timms = create_model("timm:vit_tiny_patch16_224", 10, (64, 32), patch_size=4, depth=1)
-    assert tokens(timms, (64, 32)) == 128
-    assert tokens(create_model("resnet_nano", 10, 32), (64, 32)) == 8
+    assert count_tokens(timms, (64, 32)) == 128
+    assert count_tokens(create_model("resnet_nano", 10, 32), (64, 32)) == 8

@@ -39,7 +39,7 @@ def test_a_rotated_image_turned_back_is_the_image(little, rotations, count):
     data = little(60)
     recipe = Recipe(objective="rotation", rotations=rotations, batch_size=40)
     batches = Batches(SplitImages(data, data.splits["train"], torch.device("cpu")), recipe, 0, 4, (0.0,) * 3, (1.0,) * 3)
-    index, view = batches.at(0, batches.order(0))
+    index, view = batches.at(0, batches.epoch(0))
     images, targets = batches.load(index, view, 0)
     assert len(images) == count and set(targets.argmax(1).tolist()) == {0, 1, 2, 3}
     plain = batches.images.load(index).float() / 255

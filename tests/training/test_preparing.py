@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from softbias.environment import find_device
-from softbias.runs.prepare import accelerate_for, class_weights, mixed_precision, split_up
+from softbias.runs.prepare import class_weights, split_up
 from softbias.runs.spec import RunSpec
+from softbias.training.acceleration import make_accelerator, mixed_precision
 from softbias.training.recipe import Recipe
 
 
@@ -43,7 +44,7 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are(name):
 
 def test_one_process_trains_in_one_precision_after_the_other():
     for precision, found in (("bf16", "bf16"), ("fp32", "no"), ("auto", "no"), ("bf16", "bf16")):
-        accelerator = accelerate_for(Recipe(precision=precision), "cpu")
+        accelerator = make_accelerator(Recipe(precision=precision), "cpu")
         assert accelerator.mixed_precision == found
         with accelerator.autocast():
             product = torch.ones(2, 2) @ torch.ones(2, 2)

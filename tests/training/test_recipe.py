@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 import yaml
 
+from softbias.training.optim import learning_rate
 from softbias.training.recipe import ABOUT, RECIPES, Recipe, find_recipe
-from softbias.training.schedule import learning_rate
 
 
 @pytest.mark.parametrize("name", RECIPES)

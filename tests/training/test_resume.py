@@ -16,12 +16,12 @@ SCRIPT = """
 import sys, torch
 torch.set_num_threads(1)
 from softbias.runs.fit import fit
-from softbias.training import loop
 from softbias.training.loop import StoppedError
-loop.CHECKPOINT_SECONDS, loop.MIDDLE_SECONDS = 0.0, {every}
+from softbias.training.plan import LoopSettings
+settings = LoopSettings(checkpoint_seconds=0.0, middle_seconds={every})
 try:
     fit("fashion", "convit_nano", "small", out=sys.argv[1], resume=True, train_fraction=0.06, epochs=5, batch_size=32,
-        model_options={{"patch_size": 8}}, device="cpu")
+        model_options={{"patch_size": 8}}, device="cpu", settings=settings)
 except StoppedError as stop:
     sys.exit(128 + stop.signal)
 """

@@ -8,9 +8,9 @@ import torch
 from softbias.data.dataset import Dataset
 from softbias.models import create_model
 from softbias.runs import fit as fitting
-from softbias.runs.prepare import accelerate_for
-from softbias.training import loop
+from softbias.training.acceleration import make_accelerator
 from softbias.training.batches import Batches, SplitImages
+from softbias.training.plan import LoopSettings
 from softbias.training.recipe import Recipe
 from softbias.training.step import PlainStep
 
@@ -19,11 +19,11 @@ def gradients(data: Dataset, accumulate: int) -> tuple[list[float], list[torch.T
     """What a step sees, and the gradients that it leaves, of all training pictures in so many parts."""
     torch.manual_seed(0)
     recipe = Recipe(batch_size=64, accumulate=accumulate)
-    accelerator = accelerate_for(recipe, "cpu")
+    accelerator = make_accelerator(recipe, "cpu")
     model = create_model("deit_nano", 3, 32, patch_size=8)
     batches = Batches(SplitImages(data, data.splits["train"], torch.device("cpu")), recipe, 0, 3, (0.5,) * 3, (0.25,) * 3)
     step = PlainStep(accelerator, model, torch.optim.SGD(model.parameters()), batches, None)
-    index, view = batches.at(0, batches.order(0))
+    index, view = batches.at(0, batches.epoch(0))
     seen = step.gradients(batches.load(index, view, 0))
     return [each.item() for each in seen], [parameter.grad for parameter in model.parameters()]
 
@@ -43,14 +43,13 @@ def test_loss_scaling_may_skip_steps_until_it_has_found_its_scale(train, little,
 
     def half(recipe, device):
         """accelerate scales losses on a GPU alone; all that it needs for it is there on a CPU."""
-        accelerator = accelerate_for(recipe, device)
+        accelerator = make_accelerator(recipe, device)
         accelerator.state._mixed_precision, accelerator.native_amp = "fp16", True
         accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
         return made.append(accelerator) or accelerator
 
-    monkeypatch.setattr(fitting, "accelerate_for", half)
-    monkeypatch.setattr(loop, "LOOK_EVERY", 1)
-    result = train(data=little(240, 7))
+    monkeypatch.setattr(fitting, "make_accelerator", half)
+    result = train(data=little(240, 7), settings=LoopSettings(look_every=1))
     (row,) = [json.loads(line) for line in (result.path / "metrics.jsonl").read_text().splitlines()]
     assert row["skipped"] > 0 and 0 < row["loss"] < 3
     assert made[0].scaler.get_scale() == 2.0 ** (20 - row["skipped"])

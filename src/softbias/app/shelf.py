@@ -95,7 +95,7 @@ def gates_in(path: Path) -> dict[int, list[float]]:
 
     with safe_open(path / "state.safetensors", "pt") as file:
         names = set(file.keys())
-        part = "average" if any(name.startswith("average/") for name in names) else "model"
+        part = "ema" if any(name.startswith("ema/") for name in names) else "model"
         gates = {
             int(match[1]): file.get_tensor(name).sigmoid().flatten().tolist()
             for name in names

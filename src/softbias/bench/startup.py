@@ -23,13 +23,13 @@ imported = time.time()
 class Stop(Exception): pass
 class First(Quiet):
     def step(self, step, row): self.at = time.time(); raise Stop
-import softbias.training.loop as loop
-loop.LOOK_EVERY = {look}
+from softbias.training.plan import LoopSettings
 recipe = RECIPES["small"].with_overrides(dict(batch_size=512, compile={compiled!r}, val_fraction=0.0, select="last"))
 first = First()
 import tempfile
 with tempfile.TemporaryDirectory() as folder:
-    try: fit.run_fit(RunSpec("fashion", {model!r}, recipe), folder + "/run", display=first, trackers=(), baseline=False)
+    try: fit.run_fit(RunSpec("fashion", {model!r}, recipe), folder + "/run", display=first, trackers=(), baseline=False,
+                     settings=LoopSettings(look_every={look}))
     except Stop: pass
 print(json.dumps(dict(imports=imported - started, step=first.at - imported)))
 """

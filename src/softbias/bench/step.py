@@ -14,12 +14,11 @@ from softbias.bench.rows import Row
 from softbias.bench.timing import Timing, interleaved, ratio
 from softbias.data.dataset import Dataset
 from softbias.models import create_model
-from softbias.runs.prepare import accelerate_for
+from softbias.training.acceleration import make_accelerator
 from softbias.training.batches import Batch, Batches, SplitImages
-from softbias.training.optim import ModelEma, build_optimizer
+from softbias.training.optim import ModelEma, build_optimizer, learning_rate
 from softbias.training.recipe import RECIPES, Recipe
-from softbias.training.schedule import learning_rate
-from softbias.training.step import CudaGraphStep, PlainStep, can_be_recorded
+from softbias.training.step import CudaGraphStep, PlainStep, supports_cuda_graph
 
 CLASSES = 10
 
@@ -51,7 +50,7 @@ class Worker:
     model: torch.nn.Module
     take: PlainStep
     batches: Batches
-    average: ModelEma | None
+    ema: ModelEma | None
     burst: int
     step: int = 0
 
@@ -59,13 +58,12 @@ class Worker:
         batches, seen = self.batches, None
         for _ in range(self.burst):
             if self.step % batches.steps_per_epoch == 0:
-                self.order = batches.order(self.step // batches.steps_per_epoch)
-                self.when = torch.tensor(self.step // batches.steps_per_epoch, device=batches.images.device)
+                self.epoch = batches.epoch(self.step // batches.steps_per_epoch)
             lr = learning_rate(batches.recipe, self.step, 10_000, 100)
-            seen = self.take(*batches.at(self.step, self.order), self.when, lr)
+            seen = self.take(*batches.at(self.step, self.epoch), self.epoch.number, lr)
             self.step += 1
-            if self.average:
-                self.average.update(self.step)
+            if self.ema:
+                self.ema.update(self.step)
         return seen
 
 
@@ -82,17 +80,17 @@ def worker(
 ) -> Worker:
     """The parts that `training.loop.train` would put together for this recipe."""
     torch.manual_seed(0)
-    accelerator = accelerate_for(recipe, device)
+    accelerator = make_accelerator(recipe, device)
     images = SplitImages(data, data.splits["train"], accelerator.device)
     kind = ConstantBatches if constant else Batches
     batches = kind(images, recipe, 0, CLASSES, (0.5,) * 3, (0.25,) * 3)
     network = create_model(model, CLASSES, data.img_size, drop_path=recipe.drop_path, **options).to(accelerator.device).train()
-    recorded = recorded and can_be_recorded(accelerator, batches)
-    optimizer = build_optimizer(network, recipe, recorded=accelerator.device.type == "cuda")
+    recorded = recorded and supports_cuda_graph(accelerator, batches)
+    optimizer = build_optimizer(network, recipe, graph=accelerator.device.type == "cuda")
     run: Any = torch.compile(network) if recipe.compile == "on" else network
     take = (CudaGraphStep if recorded else PlainStep)(accelerator, run, optimizer, batches, None)
-    average = ModelEma(network, recipe.ema) if recipe.ema else None
-    return Worker(network, take, batches, average, burst)
+    ema = ModelEma(network, recipe.ema) if recipe.ema else None
+    return Worker(network, take, batches, ema, burst)
 
 
 def small_recipe(batch: int, **overrides: Any) -> Recipe:

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
 from torch import nn
 
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
 from softbias.data.splits import Split
-from softbias.errors import SoftbiasError, unknown_name
 from softbias.models.inspect import unwrap
 from softbias.models.storage import load
 from softbias.pages.wording import text
 from softbias.runs.maps import AFTER, BEFORE, record_maps
 from softbias.runs.outcome import finish, load_selected, write_split
-from softbias.runs.prepare import accelerate_for, make_plan, split_up
+from softbias.runs.prepare import make_plan, split_up
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
 from softbias.training import checkpoint
+from softbias.training.acceleration import make_accelerator, start_trackers
 from softbias.training.display import Display, Quiet
-from softbias.training.loop import Plan, train
+from softbias.training.loop import OnEpoch, train
+from softbias.training.plan import LoopSettings, TrainingPlan
 from softbias.training.recipe import Recipe, find_recipe
 
-OnEpoch = Callable[[dict[str, Any]], None]
-Watch = Callable[[Plan, Dataset, Split, Run], OnEpoch]
+Watch = Callable[[TrainingPlan, Dataset, Split, Run], OnEpoch]
 
 
 @dataclass(frozen=True)
@@ -56,14 +54,16 @@ def run_fit(
     baseline: bool = True,
     watch: Watch | None = None,
     reasons: Sequence[str] = (),
+    settings: LoopSettings | None = None,
 ) -> Result:
     """Train the run that the spec defines, into a directory; `data` spares reading the set again.
 
-    reasons   why settings were chosen as they are, in sentences that the run keeps
-    watch     is told of the plan before the first step, and its result of every epoch (`softbias.runs.live.watching`)
+    reasons    why settings were chosen as they are, in sentences that the run keeps
+    watch      is called with the plan before the first step, and its result with the row of every epoch (`runs.live.watching`)
+    settings   when the loop looks, evaluates and saves
     """
     display = display or Quiet()
-    accelerator = accelerate_for(spec.recipe, device)
+    accelerator = make_accelerator(spec.recipe, device)
     directory = Run(Path(out) if out else Path("runs") / spec.title)
     if resume and directory.finished and directory.spec.to_dict() == spec.to_dict():
         display.message(f"{directory.path} is finished already")
@@ -77,12 +77,12 @@ def run_fit(
         split = split_up(data, spec)
         for note in (*data.notes, *split.notes):
             display.message(text(note))
-        plan = make_plan(spec, data, split, accelerator, directory, checkpoint.Keep.parse(keep))
+        plan = make_plan(spec, data, split, accelerator, directory, checkpoint.Keep.parse(keep), settings)
         if data.files is not None and accelerator.is_main_process:
             write_split(directory.path / "split.csv", data, split)
         if accelerator.is_main_process:
             directory.begin(spec, reasons)
-        on_epoch = start_trackers(accelerator, directory, trackers, display)
+        on_epoch = start_trackers(accelerator, directory.path, trackers, display)
         watchers = [each for each in (on_epoch, watch and watch(plan, data, split, directory)) if each]
 
         def tell(row: dict[str, Any]) -> None:
@@ -113,39 +113,6 @@ def run_fit(
         directory.close()
 
 
-def start_trackers(accelerator: Accelerator, directory: Run, trackers: tuple[str, ...], display: Display) -> OnEpoch | None:
-    """TensorBoard, W&B or MLflow through accelerate; returns what to call with every epoch's row."""
-    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
-
-    installed = [str(each) for each in get_available_trackers()]
-    for name in trackers:
-        if name not in LOGGER_TYPE_TO_CLASS:
-            raise unknown_name("tracker", name, LOGGER_TYPE_TO_CLASS)
-        if name not in installed and name != "tensorboard":
-            raise SoftbiasError(f"the tracker {name} is not installed: pip install {name}, or leave it out")
-    if "tensorboard" in trackers and "tensorboard" not in installed:  # which nobody may have asked for
-        display.message("TensorBoard is not installed, so the run writes nothing for it")
-    accelerator.project_configuration.set_directories(str(directory.path))
-    accelerator.project_configuration.logging_dir = str(directory.path)
-    started = []
-    for name in [each for each in trackers if each in installed]:  # one by one: TensorBoard takes a project for its folder
-        accelerator.log_with, accelerator.trackers = [name], []
-        try:
-            accelerator.init_trackers("tensorboard" if name == "tensorboard" else "softbias")
-        except Exception as error:
-            warnings.warn(f"the tracker {name} could not be started: {error}", stacklevel=2)
-        else:
-            started += accelerator.trackers
-    accelerator.trackers = started
-    if not started:
-        return None
-
-    def log(row: dict[str, Any]) -> None:
-        accelerator.log({name: value for name, value in row.items() if isinstance(value, int | float)}, step=row["step"])
-
-    return log
-
-
 def fit(
     data: str | Path | Dataset,
     model: str = "convit_nano",
@@ -161,6 +128,7 @@ def fit(
     finetune: str | None = None,
     device: str = "auto",
     display: Display | None = None,
+    settings: LoopSettings | None = None,
     **overrides: Any,
 ) -> Result:
     """Train a model on a set and return the finished run.
@@ -180,4 +148,4 @@ def fit(
         finetune=finetune or ("full" if source else None),
     )
     given = data if isinstance(data, Dataset) else None
-    return run_fit(spec, out, resume=resume, data=given, display=display, device=device)
+    return run_fit(spec, out, resume=resume, data=given, display=display, device=device, settings=settings)

@@ -27,7 +27,7 @@ from softbias.runs.fit import Watch
 from softbias.runs.probing import not_measurable
 from softbias.runs.run import Run
 from softbias.training import checkpoint
-from softbias.training.loop import Plan, set_mode
+from softbias.training.plan import TrainingPlan
 
 LIVE = ("locality", "gates", "masks")  # one pass, or none
 IMAGES = 200
@@ -37,7 +37,7 @@ class LiveProbes:
     """Called with the row of every epoch."""
 
     def __init__(
-        self, plan: Plan, data: Dataset, split: Split, directory: Run, every: int, names: Sequence[str] = LIVE
+        self, plan: TrainingPlan, data: Dataset, split: Split, directory: Run, every: int, names: Sequence[str] = LIVE
     ) -> None:
         self.plan, self.every, self.folder = plan, every, directory.path / "probes"
         self.data = data.with_splits({"val": split.train if split.val is None else split.val})
@@ -77,7 +77,7 @@ class LiveProbes:
                     self.own.add(file)
                 append_rows(rows, file)
         finally:
-            set_mode(self.plan)
+            self.plan.set_mode()
 
 
 def watching(every: int) -> Watch:
@@ -85,7 +85,7 @@ def watching(every: int) -> Watch:
     if every < 1:
         raise SoftbiasError(f"--probe-every takes a number of epochs of at least 1, but got {every}")
 
-    def watch(plan: Plan, data: Dataset, split: Split, directory: Run) -> LiveProbes:
+    def watch(plan: TrainingPlan, data: Dataset, split: Split, directory: Run) -> LiveProbes:
         live = LiveProbes(plan, data, split, directory, every)
         if not checkpoint.listed(directory.checkpoint_folder):
             live.start()

@@ -23,14 +23,14 @@ from softbias.pages.static import new_figure, png_of, show_map
 from softbias.pages.theme import PALETTE
 from softbias.regularizers import Regularized, head_average
 from softbias.training.batches import SplitImages
-from softbias.training.loop import Plan
+from softbias.training.plan import TrainingPlan
 
 BEFORE, AFTER = "attention-before.npz", "attention-after.npz"
 SHOWN = 3  # pictures
 
 
 @torch.no_grad()
-def record_maps(plan: Plan, data: Dataset, split: Split, path: Path) -> None:
+def record_maps(plan: TrainingPlan, data: Dataset, split: Split, path: Path) -> None:
     """The head-averaged maps of the regularized layers on a few pictures, what is asked of them, and the sum of both.
 
     Pictures of the validation split, so that the test pictures are looked at by nobody; of the training split without one.

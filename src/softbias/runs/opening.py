@@ -149,7 +149,7 @@ def untrained(run: Run, spec: RunSpec, classes: int, img_size: tuple[int, int]) 
 
 def averaged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Of a checkpoint the weights that would be the model's: averaged, where the recipe averages."""
-    return stored.part("average", tensors) or stored.part("model", tensors)
+    return stored.part("ema", tensors) or stored.part("model", tensors)
 
 
 def weights_in_run(model: nn.Module, spec: RunSpec) -> str:

@@ -30,11 +30,10 @@ from softbias.training import checkpoint
 from softbias.training.batches import SplitImages
 from softbias.training.evaluate import predict_probabilities
 from softbias.training.linear import linear_probes, pixel_baseline
-from softbias.training.loop import Plan
-from softbias.training.state import State
+from softbias.training.plan import TrainingPlan
 
 
-def load_selected(plan: Plan, state: State) -> None:
+def load_selected(plan: TrainingPlan, state: checkpoint.State) -> None:
     """Put the chosen weights into the model: those of the best epoch, or the last (averaged, if the recipe averages)."""
     best = plan.folder / "best" if plan.folder else None
     if plan.recipe.select == "best" and plan.validation is not None and best is not None and best.is_dir():
@@ -48,8 +47,8 @@ def finish(
     spec: RunSpec,
     data: Dataset,
     split: Split,
-    plan: Plan,
-    state: State,
+    plan: TrainingPlan,
+    state: checkpoint.State,
     directory: Run,
     started: float,
     baseline: bool,

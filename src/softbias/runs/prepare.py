@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from numpy.typing import NDArray
 from torch import nn
 
 from softbias.data.dataset import Dataset
 from softbias.data.splits import Split, make_split
-from softbias.environment import find_device
 from softbias.errors import SoftbiasError
 from softbias.kernels.launching import precompile
 from softbias.models import create_model
@@ -27,29 +25,11 @@ from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
 from softbias.training import checkpoint
 from softbias.training.batches import Batches, SplitImages, channel_statistics
-from softbias.training.loop import Plan
 from softbias.training.objectives import find_objective
+from softbias.training.plan import LoopSettings, TrainingPlan
 from softbias.training.recipe import Recipe
 
 UNEVEN = 3.0  # classes that differ by more get weights
-
-
-def accelerate_for(recipe: Recipe, device: str) -> Accelerator:
-    """What a run computes with. Another run of the same process may have had another precision or device."""
-    kind, _, number = find_device(device).partition(":")
-    if number:
-        raise SoftbiasError(
-            f"training takes the devices that it sees, but device={device!r}; set CUDA_VISIBLE_DEVICES={number}"
-        )
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    AcceleratorState._reset_state(reset_partial_state=not distributed)  # else accelerate keeps, or insists on, the first run's
-    return Accelerator(mixed_precision=mixed_precision(recipe, kind), cpu=kind == "cpu")
-
-
-def mixed_precision(recipe: Recipe, kind: str) -> str:
-    """The recipe's precision on that kind of device, in accelerate's words."""
-    bf16 = kind == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)  # emulated, it is slower than fp32
-    return {"auto": "bf16" if bf16 else "no", "fp32": "no"}.get(recipe.precision, recipe.precision)
 
 
 def split_up(data: Dataset, spec: RunSpec) -> Split:
@@ -63,8 +43,14 @@ def output_names(spec: RunSpec, data: Dataset) -> tuple[str, ...]:
 
 
 def make_plan(
-    spec: RunSpec, data: Dataset, split: Split, accelerator: Accelerator, directory: Run, keep: checkpoint.Keep
-) -> Plan:
+    spec: RunSpec,
+    data: Dataset,
+    split: Split,
+    accelerator: Accelerator,
+    directory: Run,
+    keep: checkpoint.Keep,
+    settings: LoopSettings | None = None,
+) -> TrainingPlan:
     device = accelerator.device
     classes = len(output_names(spec, data))
     torch.manual_seed(spec.seed)
@@ -89,9 +75,9 @@ def make_plan(
     )  # fmt: skip
     validation = None if split.val is None else SplitImages(data, split.val, device)
     weights = None if batches.objective.pretext else class_weights(data.labels[split.train], classes, spec.recipe)
-    return Plan(
+    return TrainingPlan(
         accelerator, model, batches, validation, None if weights is None else weights.to(device),
-        directory.checkpoint_folder, directory.metrics_path, keep, frozen,
+        directory.checkpoint_folder, directory.metrics_path, keep, frozen, settings or LoopSettings.from_environment(),
     )  # fmt: skip
 
 

@@ -133,9 +133,10 @@ def time_steps(spec: RunSpec, device: str, threads: int | None) -> float:
     """Seconds per training step, timed in this process."""
     import torch
 
-    from softbias.runs.prepare import accelerate_for, make_plan, split_up
+    from softbias.runs.prepare import make_plan, split_up
+    from softbias.training.acceleration import make_accelerator
     from softbias.training.checkpoint import Keep
-    from softbias.training.loop import rehearsed
+    from softbias.training.plan import measure_steps
 
     spec = replace(spec, source=None)  # the run that it starts from may not be finished, and its speed is the same
     images = load_once(spec.data, spec.data_options)
@@ -144,9 +145,9 @@ def time_steps(spec: RunSpec, device: str, threads: int | None) -> float:
         torch.set_num_threads(threads)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            accelerator, directory = accelerate_for(spec.recipe, device), Run(Path(folder))
+            accelerator, directory = make_accelerator(spec.recipe, device), Run(Path(folder))
             plan = make_plan(spec, images, split_up(images, spec), accelerator, directory, Keep())
-            seconds = rehearsed(plan, STEPS, LONGEST)
+            seconds = measure_steps(plan, STEPS, LONGEST)
             kept = seconds[WARM_UP:] or seconds[-1:]
             return sum(kept) / len(kept)
     finally:
@@ -156,8 +157,8 @@ def time_steps(spec: RunSpec, device: str, threads: int | None) -> float:
 def run_seconds(spec: RunSpec, images: Dataset, per_step: float, *, baseline: bool) -> float:
     """Seconds of a whole run, from the seconds of a step."""
     from softbias.runs.prepare import split_up
-    from softbias.training.loop import EVALUATIONS
     from softbias.training.objectives import find_objective
+    from softbias.training.plan import LoopSettings
 
     split = split_up(images, spec)
     count = len(split.train)
@@ -166,7 +167,7 @@ def run_seconds(spec: RunSpec, images: Dataset, per_step: float, *, baseline: bo
     steps = spec.recipe.steps or max(1, round(spec.recipe.epochs * per_epoch))
     evaluated = 0 if split.test is None else len(split.test)
     if split.val is not None:
-        evaluated += len(split.val) * min(math.ceil(steps / per_epoch), EVALUATIONS)
+        evaluated += len(split.val) * min(math.ceil(steps / per_epoch), LoopSettings().evaluations)
     seconds = steps * per_step + evaluated * FORWARD * per_step / batch + EACH
     if baseline and split.test is not None and not find_objective(spec.recipe.objective).pretext:
         seconds += baseline_seconds(images, split.train)

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from softbias.environment import on_stop_signal
 from softbias.study.estimate import time_steps
 from softbias.study.plan import PlannedRun, in_order
 from softbias.study.progress import StudyDisplay
 from softbias.study.task import EventDisplay, RunResult, RunTask, perform
-from softbias.training.signals import handled
 
 ATTEMPTS = 3  # for a run whose process dies
 POLL = 1.0  # seconds between two looks at a run that another process works on
@@ -192,5 +192,5 @@ def asked_to_stop() -> Iterator[list[int]]:
         asked.append(number)
         raise StudyStoppedError(number)
 
-    with handled(ask):
+    with on_stop_signal(ask):
         yield asked

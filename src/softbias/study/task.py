@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from softbias import environment
 from softbias.errors import FewTokensWarning, describe_error
 from softbias.notes import Note
 from softbias.runs.spec import RunSpec
@@ -128,14 +127,10 @@ def train_run(task: RunTask, store: Store, display: EventDisplay) -> dict[str, A
     import torch
 
     from softbias.runs.fit import run_fit
-    from softbias.training import loop
     from softbias.training.checkpoint import AllCheckpointsDamagedError
 
     if task.threads:
         torch.set_num_threads(task.threads)
-    seconds = environment.variable("SOFTBIAS_CHECKPOINT_SECONDS")
-    if seconds:
-        loop.CHECKPOINT_SECONDS = loop.MIDDLE_SECONDS = float(seconds)
     reset_peak_memory()
     data = load_once(task.spec.data, task.spec.data_options)
     if not task.test:

@@ -61,6 +61,15 @@ class SplitImages:
         return torch.from_numpy(rows).permute(0, 3, 1, 2).to(self.device, non_blocking=True)
 
 
+class Epoch(NamedTuple):
+    """The order of an epoch; for each image also the number of its appearance in it (see `repeated`)."""
+
+    index: int
+    number: Tensor  # (), the index on the device, so that compiled code takes any epoch
+    images: Tensor  # (N,)
+    views: Tensor  # (N,)
+
+
 class Batch(NamedTuple):
     images: Tensor  # (B, 3, H, W), normalized
     targets: Tensor  # (B, K), each row sums to one
@@ -103,18 +112,17 @@ class Batches:
         """Mean and standard deviation on the device: made once, and not by eight kernels in every step."""
         return torch.tensor(self.mean, device=self.images.device), torch.tensor(self.std, device=self.images.device)
 
-    def order(self, epoch: int) -> tuple[Tensor, Tensor]:
-        """An epoch's pictures, and for each the number of its appearance in it.  # 2 × (N,)"""
-        everyone = torch.arange(len(self.images), device=self.images.device)
-        order = hash_integers(self.seed, epoch, everyone, "order").argsort()
-        return repeated(order, self.recipe.augmentation.repeats)
+    def epoch(self, index: int) -> Epoch:
+        device = self.images.device
+        order = hash_integers(self.seed, index, torch.arange(len(self.images), device=device), "order").argsort()
+        return Epoch(index, torch.tensor(index, device=device), *repeated(order, self.recipe.augmentation.repeats))
 
-    def at(self, step: int, order: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """This process's share of a step.  # 2 × (B,)"""
+    def at(self, step: int, epoch: Epoch) -> tuple[Tensor, Tensor]:
+        """This process's share of a step: images and views.  # 2 × (B,)"""
         start = (step % self.steps_per_epoch) * self.batch_size
         share = self.batch_size // self.world
         mine = slice(start + self.rank * share, start + (self.rank + 1) * share)
-        return order[0][mine], order[1][mine]
+        return epoch.images[mine], epoch.views[mine]
 
     @cached_property
     def objective(self) -> Objective:

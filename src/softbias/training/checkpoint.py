@@ -1,36 +1,39 @@
 """Checkpoints that survive anything: written aside, synced, renamed, verified when read; the last good one is kept.
 
     checkpoints/step-00001200/state.safetensors     weights, averaged weights, optimizer state
-    checkpoints/step-00001200/meta.json             step, scores so far, and the checksum of the tensors
+    checkpoints/step-00001200/meta.json             step, best score so far, and the checksum of the tensors
+    checkpoints/best/                               the weights of the best epoch
 
-A folder appears under its name only when it is complete: a kill or a power cut leaves a `.tmp` folder that the next start
-removes. A damaged checkpoint is recognized by its checksum and the one before it is used. Nothing is unpickled.
+A folder appears under its name only when it is complete: a kill or a power cut leaves a `.tmp` folder, which the next start
+removes. A damaged checkpoint is recognized by its checksum, and the one before it is used. Nothing is unpickled.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from softbias.errors import SoftbiasError
+from softbias.errors import SoftbiasError, in_one_line
+from softbias.files import replacing_folder, sha256
+from softbias.schema import from_plain
+from softbias.training.optim import ModelEma
 
 NAME = re.compile(r"step-(\d{8})")
 
 
 class CheckpointError(SoftbiasError):
-    """A checkpoint could not be written, or none can be read."""
+    """A checkpoint could not be written or read."""
 
 
 class AllCheckpointsDamagedError(CheckpointError):
@@ -59,50 +62,118 @@ class Keep:
             every = int(match[1]) if match[1] else every
         return Keep(best, every)
 
+    def keeps(self, step: int, steps_per_epoch: int) -> bool:
+        """Whether the checkpoint of that step is one of a K-th epoch."""
+        epoch, rest = divmod(step, steps_per_epoch)
+        return bool(self.every) and rest == 0 and epoch % self.every == 0
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best epoch so far, by validation accuracy, then by lower loss."""
+
+    accuracy: float = -1.0
+    loss: float = float("inf")
+    step: int = 0
+    epoch: int = 0
+
+    def beaten_by(self, accuracy: float, loss: float) -> bool:
+        return (accuracy, -loss) > (self.accuracy, -self.loss)
+
+
+class Meta(TypedDict):
+    """The meta.json of every checkpoint."""
+
+    step: int
+    sha256: str
+
+
+class TrainingMeta(Meta):
+    """The meta.json of a checkpoint that a run can continue from."""
+
+    seconds: float
+    total_steps: int
+    best: Best | None
+    scaler: NotRequired[dict[str, Any]]
+
+
+@dataclass
+class State:
+    """All that a step changes, and therefore all that a checkpoint holds.
+
+    sums      what the steps of the epoch under way returned (`step.step_names`)
+    seconds   time spent on steps
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    ema: ModelEma | None
+    sums: Tensor
+    total_steps: int
+    step: int = 0
+    seconds: float = 0.0
+    best: Best = field(default_factory=Best)
+    scaler: Any = None
+
+    def advance(self, seen: Tensor) -> None:
+        """Count a step that was taken, and what it returned."""
+        self.step += 1
+        if self.ema:
+            self.ema.update(self.step)
+        self.sums += seen.to(self.sums.dtype)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights that would be the model now: averaged, where the recipe averages."""
+        return self.ema.tensors if self.ema else dict(self.model.state_dict())
+
+    def save(self, folder: Path) -> None:
+        tensors = prefixed("model", self.model.state_dict())
+        tensors |= prefixed("optimizer", flatten_optimizer(self.optimizer))
+        tensors |= prefixed("ema", self.ema.tensors) if self.ema else {}
+        tensors["sums"] = self.sums
+        best = vars(self.best) if self.best.epoch else None
+        meta = {"seconds": self.seconds, "total_steps": self.total_steps, "best": best}
+        if self.scaler is not None:
+            meta["scaler"] = self.scaler.state_dict()
+        write(folder, self.step, tensors, meta)
+
+    def save_best(self, folder: Path) -> None:
+        write(folder, self.step, self.weights(), {}, name="best")
+
+    def restore(self, folder: Path) -> list[str] | None:
+        """Continue from the newest whole checkpoint; the names of damaged ones, or None where there is no checkpoint."""
+        clear_unfinished(folder)
+        found = read_last(folder, TrainingMeta)
+        if found is None:
+            return None
+        tensors, meta, damaged = found
+        self.model.load_state_dict(part("model", tensors))
+        restore_optimizer(self.optimizer, part("optimizer", tensors))
+        if self.ema:
+            for name, tensor in part("ema", tensors).items():
+                self.ema.tensors[name].copy_(tensor)
+        self.sums.copy_(tensors["sums"])
+        self.step, self.seconds, self.total_steps = meta["step"], meta["seconds"], meta["total_steps"]
+        self.best = meta["best"] or Best()
+        if self.scaler is not None and "scaler" in meta:
+            self.scaler.load_state_dict(meta["scaler"])
+        return damaged
+
 
 def write(folder: Path, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, name: str | None = None) -> Path:
     """Write a checkpoint durably and return its folder; on any failure earlier ones are untouched."""
     target = folder / (name or f"step-{step:08d}")
-    aside = folder / f"{target.name}.tmp"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        file = aside / "state.safetensors"
-        save_file({key: tensor.detach().contiguous().cpu() for key, tensor in tensors.items()}, file)
-        sync(file)
-        described = {**meta, "step": step, "sha256": checksum(file)}
-        (aside / "meta.json").write_text(json.dumps(described, indent=1))
-        sync(aside / "meta.json")
-        sync(aside)
-        if target.exists():
-            shutil.rmtree(target)
-        os.rename(aside, target)
-        sync(folder)
-    except Exception as error:  # safetensors reports a full disk as an error of its own
-        shutil.rmtree(aside, ignore_errors=True)
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        with replacing_folder(target) as temporary:
+            file = temporary / "state.safetensors"
+            save_file({key: tensor.detach().contiguous().cpu() for key, tensor in tensors.items()}, file)
+            (temporary / "meta.json").write_text(json.dumps({**meta, "step": step, "sha256": sha256(file)}, indent=1))
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
         raise CheckpointError(
-            f"no checkpoint could be written to {folder} ({reason}); the earlier ones are intact: "
+            f"no checkpoint could be written to {folder} ({in_one_line(error)}); the earlier ones are intact: "
             "make room or choose another folder, and continue with --resume"
         ) from error
     return target
-
-
-def sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def checksum(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def listed(folder: Path) -> list[Path]:
@@ -110,26 +181,26 @@ def listed(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*") if NAME.fullmatch(path.name)) if folder.is_dir() else []
 
 
-def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """A verified checkpoint."""
+def read(path: Path, kind: Any = Meta) -> tuple[dict[str, Tensor], Any]:
+    """The tensors and the meta data of a checkpoint, verified; `kind` is `Meta` or `TrainingMeta`."""
     file = path / "state.safetensors"
     try:
-        meta = json.loads((path / "meta.json").read_text())
-        if checksum(file) != meta["sha256"]:
+        meta = from_plain(kind, json.loads((path / "meta.json").read_text()), f"{path / 'meta.json'}")
+        if sha256(file) != meta["sha256"]:
             raise CheckpointError(f"{path} is damaged: its checksum does not match")
         return load_file(file), meta
     except CheckpointError:
         raise
-    except (OSError, LookupError, TypeError, ValueError) as error:  # what any bytes in the place of meta.json may raise
-        raise CheckpointError(f"{path} is damaged: {error}") from error
+    except (OSError, ValueError, SafetensorError) as error:  # text that is not UTF-8, not JSON, or has other fields
+        raise CheckpointError(f"{path} is damaged: {in_one_line(error)}") from error
 
 
-def read_last(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[str]] | None:
-    """The newest checkpoint that is whole, and the names of damaged ones that were passed over."""
+def read_last(folder: Path, kind: Any = Meta) -> tuple[dict[str, Tensor], Any, list[str]] | None:
+    """The newest checkpoint that is whole, and the names of later ones that are damaged; None where there is none."""
     damaged = []
     for path in reversed(listed(folder)):
         try:
-            tensors, meta = read(path)
+            tensors, meta = read(path, kind)
         except CheckpointError:
             damaged.append(path.name)
             continue
@@ -142,16 +213,15 @@ def read_last(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[str
 
 
 def clear_unfinished(folder: Path) -> None:
-    """Remove what a kill left half written; only for the process that trains, as another's may be growing right now."""
-    for aside in folder.glob("*.tmp") if folder.is_dir() else ():
-        shutil.rmtree(aside, ignore_errors=True)
+    """Remove the half-written checkpoint that a kill left. Only the process that trains may do so."""
+    for unfinished in folder.glob("*.tmp") if folder.is_dir() else ():
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def prune(folder: Path, keep: Keep, steps_per_epoch: int) -> None:
-    """Remove what `keep` does not ask for; the last two stay, so that there is one to fall back on."""
+    """Remove checkpoints that `keep` does not name; the last two stay, so that there is one to fall back on."""
     for path in listed(folder)[:-2]:
-        epoch, rest = divmod(int(path.name[5:]), steps_per_epoch)
-        if not (keep.every and rest == 0 and epoch % keep.every == 0):
+        if not keep.keeps(int(path.name[5:]), steps_per_epoch):
             with suppress(OSError):
                 shutil.rmtree(path.rename(path.with_name(f"{path.name}.tmp")))  # renamed first: a kill leaves no half of it
 

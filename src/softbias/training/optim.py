@@ -1,8 +1,16 @@
-"""Optimizers, with weight decay where it belongs."""
+"""Optimizers, learning rates, and averaged weights.
+
+The learning rate is a pure function of the step, so there is nothing to save and nothing to restore:
+
+    warm-up     warmup_lr + (peak − warmup_lr) · step / warmup
+    cosine      min_lr + (peak − min_lr) (1 + cos π p) / 2          p: share of the steps after the warm-up
+    one-cycle   up from peak / 25 for the first 30 %, then down to min(min_lr, peak / 1000), both along a cosine
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,6 +18,8 @@ from torch import nn
 
 from softbias.errors import SoftbiasError
 from softbias.training.recipe import Recipe
+
+ONE_CYCLE_UP, ONE_CYCLE_START, ONE_CYCLE_END = 0.3, 1 / 25, 1 / 1000
 
 
 def parameter_groups(model: Any, weight_decay: float) -> list[dict[str, object]]:
@@ -23,24 +33,46 @@ def parameter_groups(model: Any, weight_decay: float) -> list[dict[str, object]]
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
 
 
-def build_optimizer(model: nn.Module, recipe: Recipe, *, recorded: bool = False) -> torch.optim.Optimizer:
-    """The recipe's optimizer; for a recorded step the learning rate is a tensor, which a replay reads."""
+def build_optimizer(model: nn.Module, recipe: Recipe, *, graph: bool = False) -> torch.optim.Optimizer:
+    """The recipe's optimizer; for a CUDA graph the learning rate is a tensor, which every replay reads."""
     groups = [group for group in parameter_groups(model, recipe.weight_decay) if group["params"]]
     if not groups:
         raise SoftbiasError("the model has no parameter to train")
     first = next(model.parameters())
     fused = first.device.type in ("cuda", "cpu")
-    lr = torch.tensor(recipe.peak_lr(), device=first.device) if recorded else recipe.peak_lr()
+    lr = torch.tensor(recipe.peak_lr(), device=first.device) if graph else recipe.peak_lr()
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=lr, momentum=recipe.betas[0], nesterov=recipe.betas[0] > 0, fused=fused)
     kind = torch.optim.AdamW if recipe.optimizer == "adamw" else torch.optim.Adam
-    return kind(groups, lr=lr, betas=recipe.betas, fused=fused, capturable=recorded)
+    return kind(groups, lr=lr, betas=recipe.betas, fused=fused, capturable=graph)
+
+
+def learning_rate(recipe: Recipe, step: int, total_steps: int, warmup_steps: int) -> float:
+    """The learning rate of step 0 … total_steps − 1."""
+    peak = recipe.peak_lr()
+    last = max(1, total_steps - 1)
+    if recipe.schedule == "one-cycle":
+        turn = ONE_CYCLE_UP * last
+        if step < turn:
+            return between(peak * ONE_CYCLE_START, peak, step / turn)
+        return between(peak, min(recipe.min_lr, peak * ONE_CYCLE_END), (step - turn) / max(1e-9, last - turn))
+    if step < warmup_steps:
+        return recipe.warmup_lr + (peak - recipe.warmup_lr) * (step + 1) / (warmup_steps + 1)
+    if recipe.schedule == "constant":
+        return peak
+    share = (step - warmup_steps) / max(1, last - warmup_steps)
+    return between(peak, min(recipe.min_lr, peak), share)
+
+
+def between(start: float, end: float, share: float) -> float:
+    """From start to end along half a cosine."""
+    return end + (start - end) * (1 + math.cos(math.pi * min(1.0, share))) / 2
 
 
 class ModelEma:
     """An exponential moving average of a model's weights (EMA).
 
-        average ← d · average + (1 − d) · weights,     d = min(decay, (1 + step) / (10 + step))
+        ema ← d · ema + (1 − d) · weights,         d = min(decay, (1 + step) / (10 + step))
 
     The smaller decay at the start keeps the random initial weights out. Buffers (BatchNorm's) are copied.
     """
@@ -55,12 +87,12 @@ class ModelEma:
     @torch.no_grad()
     def update(self, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
-        # parameters themselves and not views of their memory: a distributed wrapper may give them other memory
-        mine, theirs = [own for own, _ in self.averaged], [tensor.detach() for _, tensor in self.averaged]
-        torch._foreach_lerp_(mine, theirs, 1 - decay)
-        for own, tensor in self.copied:
-            own.copy_(tensor)
+        # the parameters themselves and not views of their memory: a distributed wrapper may give them other memory
+        averaged, weights = [mean for mean, _ in self.averaged], [tensor.detach() for _, tensor in self.averaged]
+        torch._foreach_lerp_(averaged, weights, 1 - decay)
+        for copied, tensor in self.copied:
+            copied.copy_(tensor)
 
 
-def trainable(model: nn.Module) -> Iterable[nn.Parameter]:
+def trainable(model: nn.Module) -> Iterator[nn.Parameter]:
     return (parameter for parameter in model.parameters() if parameter.requires_grad)

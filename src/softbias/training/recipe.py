@@ -45,7 +45,7 @@ class Recipe:
     select             "best" epoch on validation, or the "last"
     patience           epochs without a better one before training stops; None: never
     precision          "auto": bf16 on a GPU that has it, otherwise fp32
-    compile            "auto": on a GPU, for runs long enough to pay for it (see softbias.training.compiling)
+    compile            "auto": on a GPU, for runs long enough to pay for it (see `training.plan.should_compile`)
     regularize         losses on attention maps, such as "distance:layer=2,weight=0.01" (see `softbias.regularizers`)
     """
 

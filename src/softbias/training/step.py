@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from softbias.training.batches import Batch, Batches
 from softbias.training.optim import trainable
 
-PLAIN_STEPS = 3  # before recording: they allocate, compile and choose kernels
-
 
 def step_names(regularizers: Iterable[str]) -> tuple[str, ...]:
     """What a step returns, in order; losses of regularizers are without their weight.
@@ -114,27 +112,27 @@ class CudaGraphStep(PlainStep):
 
     name = "steps as CUDA graphs"
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: Any, plain_steps: int = 3) -> None:
         super().__init__(*args)
         self.guarded = True
-        self.count = 0
-        self.recording: Recording | None = None
+        self.plain_steps = plain_steps  # still to do: they allocate, compile and choose kernels
+        self.graphs: CudaGraphs | None = None
 
     def __call__(self, index: Tensor, view: Tensor, epoch: Tensor, lr: float) -> Tensor:
-        if self.count < PLAIN_STEPS:
-            self.count += 1
+        if self.plain_steps > 0:
+            self.plain_steps -= 1
             return super().__call__(index, view, epoch, lr)
         self.set_lr(lr)
-        if self.recording is None:
+        if self.graphs is None:
             self.optimizer.zero_grad(set_to_none=True)  # the graph makes its own gradients, anew in every replay
-            self.recording = Recording(self.batches.load, self.update, (index, view, epoch))
-        return self.recording.replay((index, view, epoch))
+            self.graphs = CudaGraphs(self.batches.load, self.update, (index, view, epoch))
+        return self.graphs.replay((index, view, epoch))
 
 
 Inputs = tuple[Tensor, Tensor, Tensor]  # which pictures, which view of each, the epoch
 
 
-class Recording:
+class CudaGraphs:
     """One graph that makes a batch, and one that trains on it."""
 
     def __init__(self, load: Callable[..., Batch], update: Callable[[Batch], Tensor], given: Inputs) -> None:
@@ -170,8 +168,8 @@ class Recording:
         return self.outputs
 
 
-def can_be_recorded(accelerator: Accelerator, batches: Batches, model: nn.Module | None = None) -> bool:
-    """One process, one NVIDIA GPU, pictures that live on it, and no loss scaling or regularizer that asks the host."""
+def supports_cuda_graph(accelerator: Accelerator, batches: Batches, model: nn.Module | None = None) -> bool:
+    """One process, one NVIDIA GPU that holds the images, and neither loss scaling nor a regularizer that needs the host."""
     return (
         accelerator.device.type == "cuda"
         and accelerator.num_processes == 1

@@ -82,7 +82,7 @@ def check_objective(name: str, *, steps: int = 150) -> None:
     recipe = Recipe(objective=name, batch_size=8)
     images = SplitImages(data, data.splits["train"], torch.device("cpu"))
     batches = Batches(images, recipe, 0, len(names), (0.5,) * 3, (0.25,) * 3)
-    index, view = batches.at(0, batches.order(0))
+    index, view = batches.at(0, batches.epoch(0))
     batch = batches.load(index, view, 0)
     assert batch.images.shape[1:] == (3, 16, 16), f"{name}: a batch has images of shape {tuple(batch.images.shape)}"
     assert batch.targets.shape == (len(batch.images), len(names)), f"{name}: targets of shape {tuple(batch.targets.shape)}"

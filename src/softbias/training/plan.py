@@ -1,0 +1,224 @@
+"""All that is decided before the first step: what a training works on, how a step is taken, when the loop looks and saves."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from softbias import environment
+from softbias.errors import SoftbiasError
+from softbias.kernels import triton_api
+from softbias.models.inspect import unwrap
+from softbias.regularizers import Regularized, attached, parse_requests
+from softbias.training.acceleration import agreed
+from softbias.training.batches import Batches, SplitImages
+from softbias.training.checkpoint import Keep, State
+from softbias.training.display import Display
+from softbias.training.optim import ModelEma, build_optimizer
+from softbias.training.recipe import Recipe
+from softbias.training.step import CudaGraphStep, PlainStep, step_names, supports_cuda_graph
+
+COMPILE_SECONDS = 50.0  # for compiling a model the first time
+SAVED_PER_TOKEN = 0.27e-6  # seconds that compiling saves, measured on an H200: see results/training.md
+PIXELS_PER_TOKEN = 256  # for a model without tokens: patches of 16
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """When the loop looks, evaluates and saves; nothing of this changes the weights.
+
+    look_every           steps between two looks at the loss, each of which waits for the device
+    checkpoint_seconds   least time between two checkpoints at the ends of epochs
+    middle_seconds       an epoch longer than this is saved in between
+    most_skipped         share of an epoch's steps whose gradient may be unusable; more is divergence
+    evaluations          most evaluations on validation images over a run
+    plain_steps          steps before a CUDA graph is recorded: they allocate, compile and choose kernels
+    """
+
+    look_every: int = 50
+    checkpoint_seconds: float = 30.0
+    middle_seconds: float = 300.0
+    most_skipped: float = 0.05
+    evaluations: int = 50
+    plain_steps: int = 3
+
+    @staticmethod
+    def from_environment() -> LoopSettings:
+        """The defaults, with the checkpoints that SOFTBIAS_CHECKPOINT_SECONDS asks for."""
+        given = environment.variable("SOFTBIAS_CHECKPOINT_SECONDS")
+        return LoopSettings(checkpoint_seconds=float(given), middle_seconds=float(given)) if given else LoopSettings()
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What a training works on.
+
+    validation   images that choose the best epoch; None: the last one is taken
+    folder       where checkpoints go; None: none are written
+    metrics      the file that gets a line per epoch
+    frozen       only the head is trained
+    """
+
+    accelerator: Accelerator
+    model: nn.Module
+    batches: Batches
+    validation: SplitImages | None
+    class_weights: Tensor | None
+    folder: Path | None
+    metrics: Path | None
+    keep: Keep
+    frozen: bool = False
+    settings: LoopSettings = field(default_factory=LoopSettings)
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.batches.recipe
+
+    @property
+    def regularizers(self) -> dict[str, float]:
+        """Names and weights of the recipe's regularizers."""
+        return {name: request.weight for name, request in parse_requests(self.recipe.regularize).items()}
+
+    def regularized(self, model: nn.Module) -> nn.Module:
+        """The model with the recipe's regularizers, where there are any."""
+        requests = parse_requests(self.recipe.regularize)
+        return Regularized(model, requests, self.batches.images.size) if requests else model
+
+    def make_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, graph: bool) -> PlainStep:
+        given = (self.accelerator, model, optimizer, self.batches, self.class_weights, self.regularizers)
+        return CudaGraphStep(*given, plain_steps=self.settings.plain_steps) if graph else PlainStep(*given)
+
+    def set_mode(self) -> None:
+        """Training mode; a frozen backbone stays in evaluation mode, so that its norms and dropout stay still."""
+        self.model.train(not self.frozen)
+        if self.frozen:
+            self.model.get_classifier().train()  # type: ignore[operator]  # every model follows timm's conventions
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A training that is ready for its next step.
+
+    regularized      the model whose layers share their queries and keys with regularizers while it trains
+    evaluate_every   epochs between two evaluations
+    skips            a step whose gradient is not finite changes nothing, and is counted
+    stochastic       the model has dropout or stochastic depth
+    """
+
+    plan: TrainingPlan
+    state: State
+    regularized: nn.Module
+    take_step: PlainStep
+    epochs: int
+    evaluate_every: int
+    warmup_steps: int
+    skips: bool
+    stochastic: bool
+    minutes: float | None
+
+    def seed_dropout(self, step: int) -> None:
+        """Dropout and stochastic depth are functions of the step, so that a resumed run repeats them."""
+        if self.stochastic:
+            batches = self.plan.batches
+            torch.manual_seed(((batches.seed * 1_000_003 + step) * 4096 + batches.rank) % 2**64)
+
+
+def prepare(plan: TrainingPlan, display: Display, minutes: float | None = None) -> Prepared:
+    """Build optimizer, averaged weights and step; continue from the last checkpoint, where there is one."""
+    accelerator, recipe, batches = plan.accelerator, plan.recipe, plan.batches
+    regularized = plan.regularized(plan.model)
+    graph = supports_cuda_graph(accelerator, batches, regularized)
+    optimizer = build_optimizer(plan.model, recipe, graph=graph)
+    exact = torch.float64 if accelerator.device.type != "mps" else torch.float32
+    sums = torch.zeros(len(step_names(plan.regularizers)), device=accelerator.device, dtype=exact)
+    ema = ModelEma(plan.model, recipe.ema) if recipe.ema else None
+    state = State(plan.model, optimizer, ema, sums, batches.total_steps, scaler=accelerator.scaler)
+    damaged = state.restore(plan.folder) if plan.folder else None
+    if damaged is not None:
+        display.message(f"continuing at step {state.step} of {state.total_steps}")
+        for name in damaged:
+            display.message(f"the checkpoint {name} is damaged, so an earlier one is used")
+    elif minutes:
+        state.total_steps = int(agreed(accelerator, steps_within(plan, minutes)))
+    compiles = should_compile(
+        regularized, recipe, accelerator.device, state.total_steps * batches.batch_size, batches.images.size
+    )
+    model: nn.Module = torch.compile(regularized) if compiles else regularized  # type: ignore[assignment]
+    if not graph:
+        model, optimizer = accelerator.prepare(model, optimizer)
+    take_step = plan.make_step(model, optimizer, graph=graph)
+    display.message(
+        f"{state.total_steps:,} steps of {batches.batch_size} pictures on {accelerator.device.type}, {take_step.name}"
+        + (", compiled" if compiles else "")
+    )
+    plan.set_mode()
+    epochs = math.ceil(state.total_steps / batches.steps_per_epoch)
+    return Prepared(
+        plan, state, regularized, take_step, epochs,
+        evaluate_every=max(1, round(epochs / plan.settings.evaluations)),
+        warmup_steps=min(batches.warmup_steps, state.total_steps // 10),
+        skips=graph or accelerator.scaler is not None,
+        stochastic=any(getattr(module, "p", 0) or getattr(module, "drop_prob", 0) for module in plan.model.modules()),
+        minutes=minutes,
+    )  # fmt: skip
+
+
+def should_compile(model: nn.Module, recipe: Recipe, device: torch.device, images: int, img_size: tuple[int, int]) -> bool:
+    """Whether to compile the model of a run that trains on this number of images, all epochs together.
+
+    Compiling takes about 50 s the first time, and then saves some time for every token. So it pays from some 190 million
+    tokens on: 60 epochs of CIFAR-10 at 32 px (64 tokens), or 95 of 10,000 images at 224 px (196 tokens).
+    """
+    pays = device.type == "cuda" and images * count_tokens(model, img_size) * SAVED_PER_TOKEN > COMPILE_SECONDS
+    if recipe.compile == "off" or (recipe.compile == "auto" and not pays):
+        return False
+    if device.type == "cuda" and not triton_api.works():
+        if recipe.compile == "on":
+            raise SoftbiasError(f"compile='on' does not work here: {triton_api.ADVICE}")
+        return False
+    return True
+
+
+def count_tokens(model: nn.Module, img_size: tuple[int, int]) -> int:
+    """Patches of one image, in our transformers and in timm's; in other models, the number of patches of 16 pixels."""
+    grid = getattr(getattr(unwrap(model), "patch_embed", None), "grid_size", None)
+    return math.prod(grid) if grid else img_size[0] * img_size[1] // PIXELS_PER_TOKEN
+
+
+def steps_within(plan: TrainingPlan, minutes: float) -> int:
+    """How many steps the time allows, so that the schedule of the learning rate ends in time."""
+    return max(1, min(plan.batches.total_steps, int(0.9 * 60 * minutes / seconds_per_step(plan))))
+
+
+def seconds_per_step(plan: TrainingPlan) -> float:
+    """The lower third of a few steps: the first ones only warm up."""
+    seconds = measure_steps(plan, 12)
+    return sorted(seconds)[len(seconds) // 3]
+
+
+def measure_steps(plan: TrainingPlan, steps: int, most: float = math.inf) -> list[float]:
+    """The seconds of each of a few steps on a copy of the model; it ends after `most` seconds."""
+    batches = plan.batches
+    model = copy.deepcopy(plan.model)
+    regularized = plan.regularized(model)
+    graph = supports_cuda_graph(plan.accelerator, batches, regularized)
+    take_step = plan.make_step(regularized, build_optimizer(model, plan.recipe, graph=graph), graph=graph)
+    epoch = batches.epoch(0)
+    seconds: list[float] = []
+    for step in range(min(steps, batches.steps_per_epoch)):
+        started = time.perf_counter()
+        with attached(regularized):
+            take_step(*batches.at(step, epoch), epoch.number, plan.recipe.warmup_lr)
+        if plan.accelerator.device.type != "cpu":
+            torch.accelerator.synchronize()
+        seconds.append(time.perf_counter() - started)
+        if sum(seconds) > most:
+            break
+    return seconds
