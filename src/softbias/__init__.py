@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from softbias.grid import Grid
     from softbias.models import Layer, ModelSpec, ResNetSpec, build, create_model, list_models
     from softbias.models.convert import convert
-    from softbias.models.export import export
     from softbias.models.inspect import Inspection, inspect
     from softbias.models.resize import resize
-    from softbias.models.storage import load, save
+    from softbias.models.storage import export, load, save
     from softbias.models.weights import load_weights
     from softbias.probes import register_probe
     from softbias.runs.fit import fit
@@ -78,7 +77,7 @@ PLACES = {
     "convert": "softbias.models.convert",
     "create_model": "softbias.models",
     "explain": "softbias.runs.inference",
-    "export": "softbias.models.export",
+    "export": "softbias.models.storage",
     "fit": "softbias.runs.fit",
     "inspect": "softbias.models.inspect",
     "list_models": "softbias.models",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from softbias.attention import ATTENTION
-from softbias.attention.contract import CHECKS, Case, check_attention, check_compile
+from softbias.attention.contract import CHECKS, AttentionCase, check_attention, check_compile
 from softbias.grid import Grid
 
 TABLE: list[tuple[str, int, Grid, dict[str, Any]]] = [  # name, heads, grid, options
@@ -37,8 +37,8 @@ TABLE: list[tuple[str, int, Grid, dict[str, Any]]] = [  # name, heads, grid, opt
 ]
 
 
-def case_of(name: str, heads: int, grid: Grid, options: dict[str, Any]) -> Case:
-    return Case(ATTENTION[name], 16, heads, grid, options)
+def case_of(name: str, heads: int, grid: Grid, options: dict[str, Any]) -> AttentionCase:
+    return AttentionCase(ATTENTION[name], 16, heads, grid, options)
 
 
 def id_of(name: str, heads: int, grid: Grid, options: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from softbias.attention import Attention, Full, Masked, contract
-from softbias.attention.contract import CHECKS, Case
+from softbias.attention.contract import CHECKS, AttentionCase
 from softbias.grid import Grid
 
 BROKEN: list[tuple[str, str, type[Attention], dict[str, str]]] = []
@@ -254,15 +254,15 @@ class SeesTheImageBefore(Full):
 )
 def test_the_check_catches_the_broken_mechanism(check, telling, mechanism, options):
     with pytest.raises(AssertionError, match=f"^{mechanism.__name__}.* fails {check}: (?s:.*)({telling})"):
-        getattr(contract, check)(Case(mechanism, 16, 4, Grid(3, 5), options))
+        getattr(contract, check)(AttentionCase(mechanism, 16, 4, Grid(3, 5), options))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_check_lets_the_intact_mechanism_pass_and_has_a_broken_one(check):
-    check(Case(Full, 16, 4, Grid(3, 5)))
+    check(AttentionCase(Full, 16, 4, Grid(3, 5)))
     assert any(name == check.__name__ for name, *_ in BROKEN)
 
 
 def test_check_attention_refuses_a_mechanism_that_fails_one_check():
     with pytest.raises(AssertionError, match=r"LeaksAcrossTheBatch.*check_batch_independence"):
-        contract.check_attention(Case(LeaksAcrossTheBatch, 16, 4, Grid(3, 5)))
+        contract.check_attention(AttentionCase(LeaksAcrossTheBatch, 16, 4, Grid(3, 5)))

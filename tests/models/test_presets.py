@@ -6,9 +6,18 @@ import pytest
 import torch
 
 import softbias
-from softbias.models import PRESETS, create_model, list_models, preset_spec, spec_from_dict
-from softbias.models.cost import count_macs, count_parameters
-from softbias.models.costs import COSTS
+from softbias.errors import SoftbiasError, UnknownNameError
+from softbias.models import (
+    PRESETS,
+    ModelSpec,
+    Preset,
+    create_model,
+    list_models,
+    preset_spec,
+    register_preset,
+    spec_from_dict,
+)
+from softbias.models.cost import COSTS, count_macs, count_parameters
 from softbias.models.spec import suitable_patch
 
 PUBLISHED = [  # SYSTEMS: parameters at 224 px (ARViT 256 px), 1000 classes unless stated
@@ -132,3 +141,53 @@ def test_the_table_of_costs_is_what_counting_gives(name):
 
 def test_the_table_of_costs_names_all_presets():
     assert sorted(COSTS) == list_models()
+
+
+@pytest.fixture
+def presets_as_they_were():
+    before = dict(PRESETS)
+    yield
+    PRESETS.clear()
+    PRESETS.update(before)
+
+
+def mine(*, width: int, blocks: int = 1, **image) -> ModelSpec:
+    return ModelSpec(width=width, heads=2, layers=(softbias.Layer("gated", {"centers": "rectangular"}),) * blocks,
+                     class_token=None, pool="average", **image)  # fmt: skip
+
+
+@pytest.mark.usefixtures("presets_as_they_were")
+def test_a_preset_from_outside_is_built_listed_saved_and_loaded_by_its_name(tmp_path):
+    register_preset("mine", Preset(mine, {"width": 16}, img_size=32, num_classes=3))
+    assert list_models("min*") == ["mine"]
+    model = create_model("mine", blocks=2, drop_path=0.1).eval()
+    assert model.spec.describe_layers() == "2 × gated" and model.spec.drop_path == 0.1
+    softbias.save(model, tmp_path)
+    back = softbias.load(tmp_path)
+    x = torch.randn(1, 3, 32, 32)
+    assert back.name == "mine" and torch.equal(back(x), model(x))
+    assert back.pretrained_cfg["architecture"] == "softbias_vit", "timm's registry knows built-in presets alone"
+
+
+@pytest.mark.usefixtures("presets_as_they_were")
+def test_a_taken_name_and_something_that_is_no_preset_are_refused():
+    with pytest.raises(SoftbiasError, match="deit_nano"):
+        register_preset("deit_nano", Preset(mine, {"width": 16}))
+    with pytest.raises(SoftbiasError, match="Preset"):
+        register_preset("mine", mine)
+
+
+@pytest.mark.usefixtures("presets_as_they_were")
+def test_a_preset_of_another_package_is_found_by_its_entry_point(tmp_path, monkeypatch):
+    info = tmp_path / "foreign-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[softbias.models]\nforeign_nano = foreign_presets:NANO\n")
+    lines = ["from softbias.models import Preset", "from softbias.models.presets import deit"]
+    lines += ['NANO = Preset(deit, {"width": 16, "heads": 2, "depth": 1}, 32, 10)']
+    (tmp_path / "foreign_presets.py").write_text("\n".join(lines))
+    with pytest.raises(UnknownNameError):
+        create_model("foreign_nano")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "foreign_nano" in list_models() and "foreign_nano" not in PRESETS, "listing imports nothing"
+    assert create_model("foreign_nano").spec.width == 16

@@ -1,11 +1,11 @@
 """The contract of an attention mechanism, as functions that anybody can run on their own.
 
-    from softbias.attention.contract import Case, check_attention
-    check_attention(Case(Mine, width=16, heads=4, grid=Grid(3, 5), options={"window": 3}))
+    from softbias.attention.contract import AttentionCase, check_attention
+    check_attention(AttentionCase(Mine, width=16, heads=4, grid=Grid(3, 5), options={"window": 3}))
 
-Each check takes a `Case` and returns nothing or raises AssertionError, which names the mechanism, the check and how far off
-it was. Layers are compared in float64 after all parameters have been moved by seeded noise: in float64 a difference is a
-mistake and not rounding, and away from zeros and identities nothing hides.
+Each check takes an `AttentionCase`. It returns nothing, or raises AssertionError with the mechanism, the check and the error.
+Layers are compared in float64, after seeded noise has moved all their parameters: in float64 a difference is a mistake and not
+rounding, and zeros and identities would hide mistakes.
 
 Shapes: B images, H heads, N tokens, C channels.
 """
@@ -31,7 +31,7 @@ AUTOCAST_TOLERANCE = 3e-2  # bfloat16 keeps 8 bits
 
 
 @dataclass(frozen=True)
-class Case:
+class AttentionCase:
     """A mechanism with everything that it takes to build it; small sizes are enough, sides that differ find more."""
 
     mechanism: type[Attention]
@@ -65,7 +65,7 @@ def named(check: Callable[..., None]) -> Callable[..., None]:
     """Whatever goes wrong inside a check becomes an AssertionError that says which check and which case."""
 
     @functools.wraps(check)
-    def run(case: Case, **options: Any) -> None:
+    def run(case: AttentionCase, **options: Any) -> None:
         try:
             check(case, **options)
         except Exception as error:
@@ -111,7 +111,7 @@ def require_same(layer: nn.Module, x: Tensor, found: Tensor, wanted: Tensor) -> 
 
 
 @named
-def check_forward_equals_definition(case: Case) -> None:
+def check_forward_equals_definition(case: AttentionCase) -> None:
     """`forward(x)` equals merge(attention_map(x) · values(x)), values and gradients with respect to the input and every
     parameter. A mixer that has no map must say so by NoAttentionMapError, never by an empty map."""
     layer, x = case.build(), case.tokens()
@@ -123,7 +123,7 @@ def check_forward_equals_definition(case: Case) -> None:
 
 
 @named
-def check_shapes_and_dtypes(case: Case) -> None:
+def check_shapes_and_dtypes(case: AttentionCase) -> None:
     """(B, N, C) goes to (B, N, C) and the map is (B, H, N, N), for one image and for several, in the type of the input,
     float32 or float64; how the input lies in memory makes no difference."""
     tokens = len(case.grid)
@@ -137,7 +137,7 @@ def check_shapes_and_dtypes(case: Case) -> None:
 
 
 @named
-def check_rows_sum_to_one(case: Case) -> None:
+def check_rows_sum_to_one(case: AttentionCase) -> None:
     """Where `rows_sum_to_one` is True every row of the map is non-negative and sums to one. Where it is False some row must
     not: a false modesty keeps others from using what holds."""
     layer, x = case.build(), case.tokens()
@@ -151,7 +151,7 @@ def check_rows_sum_to_one(case: Case) -> None:
 
 
 @named
-def check_autocast(case: Case) -> None:
+def check_autocast(case: AttentionCase) -> None:
     """Under autocast to bfloat16 the output is near that of float32, and output and gradients are finite."""
     layer, x = case.build(torch.float32), case.tokens(dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
@@ -163,7 +163,7 @@ def check_autocast(case: Case) -> None:
 
 
 @named
-def check_compile(case: Case, backend: str = "aot_eager") -> None:
+def check_compile(case: AttentionCase, backend: str = "aot_eager") -> None:
     """`torch.compile` takes the layer as one graph and gives the same output and gradients."""
     torch.compiler.reset()
     layer, x = case.build(), case.tokens()
@@ -171,7 +171,7 @@ def check_compile(case: Case, backend: str = "aot_eager") -> None:
 
 
 @named
-def check_export(case: Case) -> None:
+def check_export(case: AttentionCase) -> None:
     """`torch.export` takes the layer with a batch of any size, and gives the same at another size."""
     layer, x = case.build(), case.tokens(5)
     program = torch.export.export(layer, (case.tokens(2),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
@@ -179,7 +179,7 @@ def check_export(case: Case) -> None:
 
 
 @named
-def check_state_dict(case: Case) -> None:
+def check_state_dict(case: AttentionCase) -> None:
     """`state_dict` is all there is to a layer: loaded into one with another seed it gives the same output; so it does when
     that layer was built on the meta device, after calling `init_buffers` on every module that has it."""
     layer, other, x = case.build(), case.build(seed=3), case.tokens()
@@ -199,7 +199,7 @@ def check_state_dict(case: Case) -> None:
 
 
 @named
-def check_errors(case: Case) -> None:
+def check_errors(case: AttentionCase) -> None:
     """A wrong number of tokens, a wrong width and a wrong number of dimensions raise ValueError with the shape that was
     given and the sizes that are allowed; a width that is no multiple of the heads raises one that names both."""
     layer, x, tokens, width = case.build(), case.tokens().detach(), len(case.grid), case.width
@@ -222,7 +222,7 @@ def require_error(call: Callable[[], object], what: str, numbers: set[int]) -> N
 
 
 @named
-def check_batch_independence(case: Case) -> None:
+def check_batch_independence(case: AttentionCase) -> None:
     """The output for an image does not depend on the other images of the batch."""
     layer, x = case.build(), case.tokens(3)
     for index, together in enumerate(layer(x)):
@@ -242,7 +242,7 @@ CHECKS = (
 )
 
 
-def check_attention(case: Case, compile_backend: str = "aot_eager") -> list[str]:
+def check_attention(case: AttentionCase, compile_backend: str = "aot_eager") -> list[str]:
     """Run every check, cheap ones first, and return their names; `compile_backend="inductor"` is what users run, slowly."""
     for check in CHECKS:
         check(case, **({"backend": compile_backend} if check is check_compile else {}))

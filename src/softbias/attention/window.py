@@ -32,7 +32,7 @@ MODES = ("block", "shifted", "sliding")
 
 
 @dataclass(frozen=True)
-class Axis:
+class Tiling:
     """How one side of the grid is cut: `before` + side + `after` patches make `tiles` tiles of `tile` queries.
 
     A tile meets the keys of its own patches and of `halo` more at each end, `reach` = tile + 2 halo in all.
@@ -46,11 +46,11 @@ class Axis:
     sliding: bool = False
 
     @staticmethod
-    def of(side: int, window: int, mode: str) -> Axis:
+    def of(side: int, window: int, mode: str) -> Tiling:
         if mode == "sliding":  # tiles of at least 4, so that small windows still make matrices worth multiplying
-            return Axis(side, window, tile=min(side, max(window, 4)), halo=min(window // 2, side - 1), sliding=True)
+            return Tiling(side, window, tile=min(side, max(window, 4)), halo=min(window // 2, side - 1), sliding=True)
         shift = window // 2 if mode == "shifted" and side > window else 0
-        return Axis(side, window, tile=min(side, window), before=window - shift if shift else 0)
+        return Tiling(side, window, tile=min(side, window), before=window - shift if shift else 0)
 
     @property
     def tiles(self) -> int:
@@ -94,8 +94,8 @@ class Window(Attention):
         if mode == "sliding" and window % 2 == 0:
             raise SoftbiasError(f"a sliding window has the query in its middle, so window must be odd, but window={window}")
         self.window, self.mode = window, mode
-        self.rows = Axis.of(grid.height, window, mode)
-        self.columns = Axis.of(grid.width, window, mode)
+        self.rows = Tiling.of(grid.height, window, mode)
+        self.columns = Tiling.of(grid.width, window, mode)
         mask = None
         if not (self.rows.exact and self.columns.exact):
             tiles = self.rows.tiles * self.columns.tiles

@@ -18,7 +18,7 @@ def export(
     out: Annotated[Path | None, flag("FILE", "The same.")] = None,
 ) -> None:
     """Write a run's model, or a saved one, as ONNX: images (batch, 3, height, width), normalized, to logits."""
-    from softbias.models.export import export as write
+    from softbias.models.storage import export as write
     from softbias.runs.opening import open_classifier
 
     if file is not None and out is not None:

@@ -26,8 +26,7 @@ def models(
         json: Print JSON instead of a table.
     """
     from softbias.models import create_model, list_models, preset_spec
-    from softbias.models.cost import count_macs, count_parameters
-    from softbias.models.costs import COSTS
+    from softbias.models.cost import COSTS, count_macs, count_parameters
 
     names = list_models(pattern)
     if not names:

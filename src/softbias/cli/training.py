@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from softbias import environment
 from softbias.cli.options import TrainingOptions
 from softbias.cli.parsing import Given, changed
-from softbias.errors import SoftbiasError, unknown_name
+from softbias.errors import SoftbiasError
 from softbias.runs import automatic
 from softbias.runs.resolve import complete, settle
 from softbias.runs.run import Run
@@ -71,10 +71,9 @@ def refuse_early(options: TrainingOptions, first: bool) -> None:
 
         require_timm(options.model.removeprefix("timm:"))
     elif options.model is not None and ":" not in options.model:
-        from softbias.models.presets import PRESETS
+        from softbias.models.presets import find_preset
 
-        if options.model not in PRESETS:
-            raise unknown_name("model", options.model, PRESETS)
+        find_preset(options.model)
     if first and options.out is not None and not options.resume:
         refuse_taken(Run(options.out))
 

@@ -9,33 +9,35 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from softbias.models.cfg import timm_cfg
-from softbias.models.presets import PRESETS, preset_spec
+from softbias.models.presets import PRESETS, Preset, find_preset, preset_names, preset_spec, register_preset, timm_cfg
 from softbias.models.spec import Layer, ModelSpec, ResNetSpec, Spec, spec_from_dict
 from softbias.models.vit import VisionTransformer
 
 if TYPE_CHECKING:
-    from softbias.models.resnet import ResNet
+    from softbias.models.timm_compat import ResNet
 
 __all__ = [
     "PRESETS",
     "Layer",
     "ModelSpec",
+    "Preset",
     "ResNet",
     "ResNetSpec",
     "Spec",
     "VisionTransformer",
     "build",
     "create_model",
+    "find_preset",
     "list_models",
     "preset_spec",
+    "register_preset",
     "spec_from_dict",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name == "ResNet":  # timm's, which takes seconds to import
-        from softbias.models.resnet import ResNet
+        from softbias.models.timm_compat import ResNet
 
         return ResNet
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -47,7 +49,7 @@ def build(
     """A module with fresh weights; on device "meta" it has shapes only."""
     with torch.device(device) if device is not None else nullcontext():
         if isinstance(spec, ResNetSpec):
-            from softbias.models.resnet import ResNet
+            from softbias.models.timm_compat import ResNet
 
             model: VisionTransformer | ResNet = ResNet(spec)
         else:
@@ -91,9 +93,9 @@ def create_model(
 
 
 def list_models(filter: str = "*") -> list[str]:
-    """Names of our presets, by shell pattern.
+    """Names of presets, by shell pattern.
 
     >>> list_models("arvit_*")
     ['arvit_base', 'arvit_nano', 'arvit_style', 'arvit_vit_tiny']
     """
-    return sorted(fnmatch.filter(PRESETS, filter))
+    return sorted(fnmatch.filter(preset_names(), filter))

@@ -1,6 +1,7 @@
-"""The models of the papers, by name: every preset is a family and its size, and yields a spec.
+"""The models of the papers, by name: a preset is a family of models and a size, and gives a spec.
 
-Papers' names live here and in docstrings; mechanisms are named after what they do.
+Papers' names stand here and in docstrings; mechanisms are named after what they do. A new preset is a line in PRESETS; from
+outside the package it is `register_preset("mine", Preset(family, size))`, or an entry point in the group "softbias.models".
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import Any
 
 from softbias.errors import FewTokensWarning, SoftbiasError, unknown_name
 from softbias.models.spec import Layer, ModelSpec, ResNetSpec, Spec, check_fields, pair, suitable_patch
 
 FEW_PATCHES = 16
+ENTRY_POINTS = "softbias.models"
 
 
 def deit(*, width: int, heads: int, depth: int = 12, **image: Any) -> ModelSpec:
@@ -36,7 +39,7 @@ def convit(
 ) -> ModelSpec:
     """ConViT (d'Ascoli et al., 2021): gated blocks first (all but two), then the class token, then full attention.
 
-    If every block is gated there is no place for a class token, and the head sees the average patch.
+    If every block is gated, no class token joins, and the head sees the average patch.
     """
     gated_blocks = depth - 2 if gated_blocks is None else gated_blocks
     if not 0 <= gated_blocks <= depth:
@@ -140,10 +143,13 @@ def resnet(*, stem: str | None = None, img_size: Any, **options: Any) -> ResNetS
 
 @dataclass(frozen=True)
 class Preset:
+    """family: a function that makes a spec from its own options and from the fields of the image; size: some of its options."""
+
     family: Callable[..., Spec]
     size: dict[str, Any]
     img_size: int = 224
     num_classes: int = 1000
+    kind: type[Spec] = ModelSpec
 
 
 TINY, SMALL, BASE = {"width": 192, "heads": 3}, {"width": 384, "heads": 6}, {"width": 768, "heads": 12}
@@ -169,15 +175,41 @@ PRESETS: dict[str, Preset] = {
     "window_small": Preset(window, SMALL),
     "dwconv_tiny": Preset(dwconv, TINY),
     "dwconv_dynamic_tiny": Preset(dwconv, TINY | {"dynamic": True}),
-    "resnet50": Preset(resnet, {}),
+    "resnet50": Preset(resnet, {}, kind=ResNetSpec),
     "deit_nano": Preset(deit, NANO, 32, 10),
     "convit_nano": Preset(convit, NANO | {"gated_blocks": 3}, 32, 10),
     "ibit_nano": Preset(ibit, NANO, 32, 10),
     "arvit_nano": Preset(arvit, NANO, 32, 10),
     "window_nano": Preset(window, NANO, 32, 10),
     "dwconv_nano": Preset(dwconv, NANO, 32, 10),
-    "resnet_nano": Preset(resnet, {"blocks": (1, 1, 1, 1), "channels": (16, 32, 64, 96), "bottleneck": False}, 32, 10),
+    "resnet_nano": Preset(
+        resnet, {"blocks": (1, 1, 1, 1), "channels": (16, 32, 64, 96), "bottleneck": False}, 32, 10, ResNetSpec
+    ),
 }
+BUILT_IN = tuple(PRESETS)  # these are in timm's registry, too
+
+
+def register_preset(name: str, preset: Preset) -> Preset:
+    """Make a preset from outside the package usable by name in `create_model` and in every command."""
+    if not isinstance(preset, Preset):
+        raise SoftbiasError(f"a preset must be a softbias.models.Preset, but got {preset!r}")
+    if PRESETS.get(name, preset) != preset:
+        raise SoftbiasError(f"the name {name!r} is taken by another preset")
+    PRESETS[name] = preset
+    return preset
+
+
+def find_preset(name: str) -> Preset:
+    if name not in PRESETS:
+        for point in entry_points(group=ENTRY_POINTS, name=name):
+            register_preset(name, point.load())
+    if name not in PRESETS:
+        raise unknown_name("model", name, preset_names())
+    return PRESETS[name]
+
+
+def preset_names() -> list[str]:
+    return sorted({*PRESETS, *(point.name for point in entry_points(group=ENTRY_POINTS))})
 
 
 def preset_spec(
@@ -194,27 +226,24 @@ def preset_spec(
     An override is an option of the preset's family (`strength` of ConViT, `rank` of IBiT, `depth`, …) or a field of the spec
     (`drop_path`, `pool`, …); any other name is an error.
     """
-    if name not in PRESETS:
-        raise unknown_name("model", name, PRESETS)
-    preset = PRESETS[name]
+    preset = find_preset(name)
     size = pair("img_size", preset.img_size if img_size is None else img_size)
     image = {"img_size": size, "in_chans": in_chans}
     image["num_classes"] = preset.num_classes if num_classes is None else num_classes
     signature = inspect.signature(preset.family).parameters
     own = [option for option, parameter in signature.items() if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
     of_family = preset.size | {option: overrides.pop(option) for option in own if option in overrides}
-    kind = ResNetSpec if preset.family is resnet else ModelSpec
-    known = {field.name for field in dataclasses.fields(kind)} | set(own)
+    known = {field.name for field in dataclasses.fields(preset.kind)} | set(own)
     for option in overrides:
         if option not in known:
             raise unknown_name(f"option of {name}", option, known)
-    if kind is ModelSpec:
+    if preset.kind is ModelSpec:
         image["patch_size"] = suitable_patch(size) if patch_size is None else pair("patch_size", patch_size)
     elif patch_size is not None:
         raise SoftbiasError(f"{name} has no patches, but patch_size={patch_size}")
     spec = preset.family(**of_family, **image)
     if overrides:
-        check_fields(kind, overrides)
+        check_fields(preset.kind, overrides)
         spec = dataclasses.replace(spec, **overrides)
     warn_of_few_patches(spec)
     return spec
@@ -229,3 +258,26 @@ def warn_of_few_patches(spec: Spec) -> None:
             FewTokensWarning,
             stacklevel=3,
         )
+
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def timm_cfg(spec: Spec, name: str | None) -> dict[str, Any]:
+    """timm's `pretrained_cfg` of a model; without a preset's name its architecture is the one that takes a whole spec."""
+    transformer, colored = isinstance(spec, ModelSpec), spec.in_chans == 3
+    return {
+        "architecture": f"softbias_{name if name in BUILT_IN else 'vit'}",
+        "url": "",
+        "num_classes": spec.num_classes,
+        "input_size": (spec.in_chans, *spec.img_size),
+        "fixed_input_size": transformer,
+        "pool_size": None,
+        "crop_pct": 1.0,
+        "interpolation": "bicubic",
+        "mean": IMAGENET_MEAN if colored else (0.5,) * spec.in_chans,
+        "std": IMAGENET_STD if colored else (0.5,) * spec.in_chans,
+        "first_conv": "patch_embed.proj" if transformer else "conv1",
+        "classifier": "head" if transformer else "fc",
+        "license": "apache-2.0",
+    }

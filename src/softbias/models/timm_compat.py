@@ -1,7 +1,9 @@
-"""Our models in timm's registry: `timm.create_model("softbias_convit_tiny", num_classes=10, img_size=32)`.
+"""What we build on timm: ResNet, and our models in timm's registry. Checked against timm 1.0.30.
 
-Importing this module registers them; `softbias._timm_hook` does so as soon as timm is imported. `softbias_vit` takes a
-whole spec and is the architecture of saved models that no preset names (mixtures, converted models); without one it is DeiT-Ti.
+    timm.create_model("softbias_convit_tiny", num_classes=10, img_size=32)
+
+Importing this module registers the models; `softbias._timm_hook` does so as soon as timm is imported. `softbias_vit` takes a
+whole spec; it is the architecture of saved models that have no preset's name, such as mixtures. Without a spec it is DeiT-Ti.
 """
 
 from __future__ import annotations
@@ -10,15 +12,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from timm.models._builder import build_model_with_cfg
-from timm.models._registry import register_model
+from timm.models import build_model_with_cfg, register_model
+from timm.models.resnet import BasicBlock, Bottleneck
+from timm.models.resnet import ResNet as TimmResNet
 from torch import nn
 
-from softbias.models.cfg import timm_cfg
-from softbias.models.presets import PRESETS, preset_spec
-from softbias.models.spec import spec_from_dict
+from softbias.models.presets import BUILT_IN, preset_spec, timm_cfg
+from softbias.models.spec import ResNetSpec, spec_from_dict
 
-TIMM_NAMES = {  # timm's words for options that we name otherwise
+TIMM_NAMES = {  # timm's names for options that have other names here
     "drop_path_rate": "drop_path",
     "drop_rate": "dropout",
     "embed_dim": "width",
@@ -28,12 +30,39 @@ TIMM_NAMES = {  # timm's words for options that we name otherwise
 POOLS = {"avg": "average", "token": "token", "flatten": "flatten"}
 
 
+class ResNet(TimmResNet):  # type: ignore[misc]  # timm has no types
+    """ResNet (He et al., 2016) with a stem that fits the image: timm's network, built from our spec.
+
+    At 32 px the usual stem (7 × 7 of stride 2, then a max-pool) leaves an 8 × 8 map before the first block. The small stem is
+    one 3 × 3 convolution and keeps all 32 × 32, as every CIFAR ResNet does.
+    """
+
+    name: str | None = None
+    class_names: tuple[str, ...] | None = None
+
+    def __init__(self, spec: ResNetSpec) -> None:
+        super().__init__(
+            Bottleneck if spec.bottleneck else BasicBlock,
+            spec.blocks,
+            channels=spec.channels,
+            num_classes=spec.num_classes,
+            in_chans=spec.in_chans,
+            drop_path_rate=spec.drop_path,
+        )
+        self.spec = spec
+        if spec.stem == "small":
+            stem = nn.Conv2d(spec.in_chans, self.bn1.num_features, 3, padding=1, bias=False)
+            nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
+            self.add_module("conv1", stem)
+            self.add_module("maxpool", nn.Identity())
+
+
 def prefixed(name: str) -> str:
     return f"softbias_{name}"
 
 
 def build_registered(name: str | None, *, spec: Mapping[str, Any] | None = None, **options: Any) -> nn.Module:
-    """Build a preset, or exactly the model of a spec, from the options that timm hands over."""
+    """A preset, or exactly the model of a spec, from the options that timm hands over."""
     from softbias.models import build, create_model  # here, because importing them may be what imports timm
 
     options = {TIMM_NAMES.get(option, option): value for option, value in options.items() if value is not None}
@@ -46,22 +75,25 @@ def build_registered(name: str | None, *, spec: Mapping[str, Any] | None = None,
 
 
 def entry_point(name: str | None) -> Callable[..., nn.Module]:
+    """The function that timm's registry keeps for a preset, or for `softbias_vit`."""
+
     def create(pretrained: bool = False, **options: Any) -> nn.Module:
         def model_class(**chosen: Any) -> nn.Module:
             return build_registered(name, **chosen)
 
         model: Any = build_model_with_cfg(model_class, variant, pretrained, **options)
         model.pretrained_cfg["input_size"] = timm_cfg(model.spec, name)["input_size"]  # of this model, not of the preset
-        return model
+        made: nn.Module = model
+        return made
 
     variant = prefixed(name or "vit")
     create.__name__ = create.__qualname__ = variant
-    create.__doc__ = f"The softbias preset {name}." if name else "A plain ViT, or the softbias model of the spec that is given."
-    create.__module__ = __name__
+    create.__doc__ = f"The softbias preset {name}." if name else "The softbias model of the given spec, or DeiT-Ti."
+    create.__module__ = __name__  # timm looks for `default_cfgs` there
     return create
 
 
-default_cfgs = {prefixed(name): timm_cfg(preset_spec(name), name) for name in PRESETS}
+default_cfgs = {prefixed(name): timm_cfg(preset_spec(name), name) for name in BUILT_IN}
 default_cfgs[prefixed("vit")] = timm_cfg(preset_spec("deit_tiny"), None)
-for preset in (*PRESETS, None):
+for preset in (*BUILT_IN, None):
     register_model(entry_point(preset))

@@ -22,7 +22,7 @@ from softbias.classifier import Classifier, weights_of
 from softbias.data.dataset import Dataset
 from softbias.data.listing import some
 from softbias.errors import SoftbiasError
-from softbias.models import PRESETS, create_model
+from softbias.models import create_model, list_models
 from softbias.runs.prepare import build_model, output_names
 from softbias.runs.run import Checkpoint, Run
 from softbias.runs.spec import RunSpec
@@ -71,7 +71,7 @@ def find_run(source: Source) -> Run | None:
 def is_built(source: str | Path) -> bool:
     """Whether the name is of a model that is built here, with fresh weights, and not of files."""
     text = str(source)
-    return text.startswith("timm:") or (text in PRESETS and not Path(text).exists())
+    return text.startswith("timm:") or (text in list_models() and not Path(text).exists())
 
 
 def saved_model(source: str) -> Path:
