@@ -52,11 +52,11 @@ def test_it_says_what_it_chose_and_why(pictures, tmp_path, capsys):
     assert "recipe quick with 2 epochs" in printed and "usually better: --epochs 12, about" in printed
     assert "pretrained weights cannot be fetched now" in printed and "--weights" in printed
     assert "the split was made here with seed 0" in printed and "Accuracy" in printed
-    notes = json.loads((tmp_path / "run" / "summary.json").read_text())["notes"]  # for the page
-    kept = [note["values"]["text"] for note in notes if note["kind"] == "text"]
-    assert "split-made" in [note["kind"] for note in notes]
-    assert kept[0].startswith("model convit_nano with patches of 8") and kept[1] == "recipe quick with 2 epochs"
-    assert (tmp_path / "run" / "config.yaml").read_text().startswith(f"# {kept[0]}\n# {kept[1]}\nformat: ")
+    model, recipe = Run(tmp_path / "run").notes  # as data, for every reader of the run
+    assert model.kind == "model-chosen" and model.values["model"] == "convit_nano" and model.values["patch"] == 8
+    assert recipe.kind == "recipe-chosen" and recipe.values == {"recipe": "quick", "epochs": 2.0}
+    kept = json.loads((tmp_path / "run" / "summary.json").read_text())["notes"]  # for the page
+    assert kept[:2] == [model.to_dict(), recipe.to_dict()] and "split-made" in [note["kind"] for note in kept]
 
 
 @pytest.mark.usefixtures("no_page")
@@ -84,9 +84,10 @@ def test_a_config_is_the_base_and_options_win(run, tmp_path):
     out = tmp_path / "run"
     assert main(["fit", "--config", str(run / "config.yaml"), "--seed", "7", "--out", str(out), "--quiet", *SHORT]) == 0
     before, after = config(run), config(out)
-    assert not (out / "config.yaml").read_text().startswith("#")  # nothing was chosen
+    assert Run(run).notes and not Run(out).notes  # nothing was chosen
     assert after["seed"] == 7 and after["recipe"]["epochs"] == 2
     after["seed"], after["recipe"]["epochs"] = before["seed"], before["recipe"]["epochs"]
+    before.pop("notes")
     assert after == before
 
 
@@ -113,7 +114,7 @@ def test_a_training_asked_to_stop_says_how_to_continue(pictures, tmp_path, monke
     def stopped(*_args, **_options):
         raise StoppedError(123, signal.SIGTERM)
 
-    monkeypatch.setattr("softbias.runs.fit.run_fit", stopped)
+    monkeypatch.setattr("softbias.runs.fit.train", stopped)
     monkeypatch.chdir(tmp_path)
     assert main(["fit", str(pictures), *SHORT]) == 128 + signal.SIGTERM
     said = capsys.readouterr().err
@@ -193,7 +194,7 @@ def test_options_of_a_command_go_before_fields_of_the_recipe(command):
     own = own_options(find(command))
     for name in own:
         assert split_recipe([f"--{name.replace('_', '-')}", "x"], own) == ([f"--{name.replace('_', '-')}", "x"], [])
-    assert split_recipe(["--lr", "1"], own) == ([], ["--recipe.lr", "1"])
+    assert split_recipe(["--lr", "1"], own) == ([], ["--lr", "1"])
 
 
 MISTAKES = {

@@ -72,7 +72,7 @@ def test_a_saved_hugging_face_model_knows_how_its_pictures_are_normalized(vit, t
 @pytest.mark.parametrize("how", [None, "linear"])
 def test_a_hugging_face_model_is_trained_whole_or_at_its_head_alone(vit, tmp_path, how):
     before = create_model(f"hf:{vit}", num_classes=10).state_dict()
-    result = fit("fashion", f"hf:{vit}", "quick", out=tmp_path / "run", train_fraction=0.04, epochs=1, finetune=how,
+    result = fit("fashion", f"hf:{vit}", "quick", out=tmp_path / "run", train_fraction=0.04, epochs=1, page=False, finetune=how,
                  device="cpu",
                  data_options={"img_size": 32})  # fmt: skip
     after = load(result.path / "model").state_dict()
@@ -109,6 +109,7 @@ def test_a_model_of_timm_s_is_trained_and_comes_back(tmp_path):
         train_fraction=0.04,
         epochs=1,
         device="cpu",
+        page=False,
         model_options=options,
     )
     back = load(result.path / "model").state_dict()

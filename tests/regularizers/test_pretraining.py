@@ -83,7 +83,7 @@ def test_two_processes_give_the_terms_of_one(tmp_path):
     script = (
         "import sys, torch\ntorch.set_num_threads(1)\nfrom softbias.runs.fit import fit\n"
         'fit("fashion", "arvit_nano", "quick", out=sys.argv[1], train_fraction=0.04, epochs=2, batch_size=32, accumulate=2,\n'
-        '    model_options={"patch_size": 8}, device="cpu", regularize=("distance:layer=1", "style:layer=2"))\n'
+        '    model_options={"patch_size": 8}, device="cpu", regularize=("distance:layer=1", "style:layer=2"), page=False)\n'
     )
     (tmp_path / "train.py").write_text(script)
     two = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -22,7 +22,7 @@ def pictures(count: int = 48) -> Dataset:
 
 
 def train(out: Path, *regularize: str, model: str = "arvit_nano", **options):
-    settings = {"epochs": 2, "batch_size": 12, "val_fraction": 0.0, "augmentation.cutmix": 1.0, **options}
+    settings = {"epochs": 2, "batch_size": 12, "val_fraction": 0.0, "augmentation.cutmix": 1.0, "page": False, **options}
     chosen = {"patch_size": 4} if not model.startswith("timm:") else {"patch_size": 4, "depth": 2}
     source = settings.pop("source", None)
     return fit(
@@ -110,7 +110,7 @@ def test_a_run_stopped_within_an_epoch_continues_to_the_same_weights_and_terms(b
     out = tmp_path / "stopped"
     fit(
         pictures(), "arvit_nano", "small", out=out, model_options={"patch_size": 4}, device="cpu", resume=True,
-        epochs=2, batch_size=12, val_fraction=0.0, regularize=BOTH, **{"augmentation.cutmix": 1.0},
+        epochs=2, batch_size=12, val_fraction=0.0, regularize=BOTH, page=False, **{"augmentation.cutmix": 1.0},
     )  # fmt: skip
     assert weights(out) == weights(both)
     for row, whole in zip(rows(out), rows(both), strict=True):

@@ -31,9 +31,11 @@ def little() -> Callable[..., Dataset]:
 def train(tmp_path) -> Callable[..., Result]:
     """`train(model, recipe, data=…, out=…, …)`: one epoch of `fit` into tmp_path / out, unless told otherwise."""
 
-    def run(model: str = "deit_nano", recipe: str = "quick", *, data: Dataset | None = None, out: str = "run", **options: Any):
-        usual: dict[str, Any] = {"epochs": 1, "batch_size": 16, "device": "cpu"}
-        if ":" not in model:
+    def run(
+        model: str | None = "deit_nano", recipe: str = "quick", *, data: Dataset | None = None, out: str = "run", **options: Any
+    ):
+        usual: dict[str, Any] = {"epochs": 1, "batch_size": 16, "device": "cpu", "page": False}
+        if model is not None and ":" not in model:
             usual["model_options"] = {"patch_size": 8}
         return fit(little_set() if data is None else data, model, recipe, out=tmp_path / out, **{**usual, **options})
 

@@ -6,8 +6,12 @@ import pytest
 
 from softbias.data.sources import open_source
 from softbias.models import create_model
+from softbias.pages.wording import text
 from softbias.runs import automatic
-from softbias.runs.automatic import CPU_SECONDS, about_pretrained, choose, coarse_patch, hub_reachable, image_size
+from softbias.runs.automatic import CPU_SECONDS, choose, coarse_patch, hub_reachable, image_size
+from softbias.runs.resolve import give_advice
+from softbias.runs.spec import RunSpec
+from softbias.training.recipe import RECIPES, Recipe
 
 COUNTS = (30, 300, 5_000, 50_000, 300_000)
 
@@ -37,8 +41,6 @@ def test_on_a_gpu_few_pictures_are_seen_more_often(n):
 
 
 def test_cifar_on_a_gpu_gets_the_recipe_as_it_was_measured():
-    from softbias.training.recipe import RECIPES
-
     recipe = choose(50_000, (32, 32), "cuda", 8).recipe
     assert recipe == RECIPES["small"] or recipe.epochs == 200
 
@@ -49,7 +51,10 @@ def test_cifar_on_a_gpu_gets_the_recipe_as_it_was_measured():
 def test_what_is_chosen_can_be_built(size, device, objective):
     choice = choose(1000, size, device, 2, objective=objective)
     create_model(choice.model, num_classes=3, img_size=size, device="meta", **choice.model_options)
-    assert len(choice.reasons) == 2 and choice.model in choice.reasons[0] and choice.recipe_name in choice.reasons[1]
+    about_model, about_recipe = choice.reasons
+    assert about_model.kind == "model-chosen" and about_model.values["model"] == choice.model
+    assert about_recipe.kind == "recipe-chosen" and about_recipe.values["recipe"] == choice.recipe_name
+    assert choice.model in text(about_model) and choice.recipe_name in text(about_recipe)
 
 
 def test_patches_that_leave_too_few_tokens_are_not_chosen():
@@ -64,9 +69,9 @@ def test_large_sets_of_files_are_made_smaller_on_a_cpu_only(tmp_path, monkeypatc
         for number in range(3):
             Image.new("RGB", (150, 140), (number, 0, 0)).save(tmp_path / name / f"{number}.png")
     assert image_size(open_source(tmp_path), "cpu") is None  # 128, which the reader chooses by itself
-    monkeypatch.setattr(automatic, "FEW_PICTURES", 5)
+    monkeypatch.setattr(automatic, "FEW_IMAGES", 5)
     size, why = image_size(open_source(tmp_path), "cpu")
-    assert size == 64 and "6 pictures" in why
+    assert size == 64 and why.kind == "img-size-chosen" and why.values == {"img_size": 64, "images": 6, "side": 128}
     assert image_size(open_source(tmp_path), "cuda") is None and image_size(open_source("fashion"), "cpu") is None
 
 
@@ -83,8 +88,12 @@ def test_a_name_server_that_never_answers_does_not_hold_anybody_up(monkeypatch):
     assert hub_reachable(5) is False
 
 
-def test_few_pictures_get_one_line_about_pretrained_weights():
-    yes, no = about_pretrained(500, True), about_pretrained(500, False)
-    assert "--pretrained" in yes and "gain" in yes and "\n" not in yes
-    assert "--weights" in no and "gain" in no and "\n" not in no
-    assert about_pretrained(20_000, True) is None
+@pytest.mark.parametrize(("reachable", "option"), [(True, "--pretrained"), (False, "--weights")])
+def test_few_pictures_get_one_line_about_pretrained_weights(monkeypatch, reachable, option):
+    monkeypatch.setattr(automatic, "hub_reachable", lambda: reachable)
+    spec = RunSpec("mine", "deit_nano", Recipe())
+    (note,) = give_advice(spec, None, 500, pretext=False)
+    assert note.kind == "pretrained-weights" and note.values == {"reachable": reachable}
+    assert option in text(note) and "gain" in text(note) and "\n" not in text(note)
+    assert give_advice(spec, None, 20_000, pretext=False) == []
+    assert give_advice(RunSpec("mine", "hf:folder", Recipe()), None, 500, pretext=False) == []

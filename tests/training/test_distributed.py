@@ -11,7 +11,7 @@ SCRIPT = """
 import sys, torch
 torch.set_num_threads(1)
 from softbias.runs.fit import fit
-fit("fashion", "convit_nano", "small", out=sys.argv[1], train_fraction=0.04, epochs=3, batch_size=32, drop_path=0.0,
+fit("fashion", "convit_nano", "small", out=sys.argv[1], train_fraction=0.04, epochs=3, page=False, batch_size=32, drop_path=0.0,
     accumulate=2,
     model_options={"patch_size": 8}, device="cpu")
 """

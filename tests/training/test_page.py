@@ -17,6 +17,11 @@ from softbias.runs.page import write_page
 from softbias.runs.predictions import Predictions
 from softbias.training.evaluate import score
 
+
+def note(text: str) -> dict:
+    return {"kind": "text", "values": {"text": text}}
+
+
 NAMES = ("cat", "dog", "owl")
 LABELS = np.array([0, 0, 1, 1, 2, 2])
 PROBABILITIES = np.array([
@@ -225,14 +230,7 @@ def test_an_unfinished_run_has_no_page(tmp_path):
 
 @pytest.mark.parametrize("kind", ["three classes", "102 classes", "rotation"])
 def test_a_browser_opens_it_offline_without_complaint_and_without_overflow(browser, flowers, tmp_path, kind):
-    page, long = (
-        flowers,
-        {
-            "names": ("cat", "dog" * 40, "owl"),
-            "files": ["x" * 150 + ".png"] * 6,
-            "notes": [note("y" * 200)],
-        },
-    )
+    page, long = flowers, {"names": ("cat", "dog" * 40, "owl"), "files": ["x" * 150 + ".png"] * 6, "notes": [note("y" * 200)]}
     if kind != "102 classes":
         page = write_page(make_run(tmp_path, **(ROTATION if kind == "rotation" else long)), pets())
     background = "getComputedStyle(document.body).backgroundColor"

@@ -21,7 +21,7 @@ from softbias.training.plan import LoopSettings
 settings = LoopSettings(checkpoint_seconds=0.0, middle_seconds={every})
 try:
     fit("fashion", "convit_nano", "small", out=sys.argv[1], resume=True, train_fraction=0.06, epochs=5, batch_size=32,
-        model_options={{"patch_size": 8}}, device="cpu", settings=settings)
+        model_options={{"patch_size": 8}}, device="cpu", settings=settings, page=False)
 except StoppedError as stop:
     sys.exit(128 + stop.signal)
 """

@@ -40,6 +40,7 @@ COMMANDS = {
     "report": "write the page about a study or about runs",
     "demo": "compare three small models, and see the report",
 }
+MODULES = {"pretrain": "fit"}  # commands that have no module of their own
 TRAINING = ("fit", "pretrain", "compare", "reproduce")
 ELSEWHERE = {"train": "fit", "classify": "predict", "infer": "predict", "test": "evaluate", "eval": "evaluate", "serve": "app"}
 SHELLS = ("bash", "zsh", "fish")  # tcsh would need the package shtab
@@ -66,7 +67,9 @@ def usage() -> str:
 def find(name: str) -> Callable[..., Any]:
     """The function of a command, by its name."""
     module, _, inner = name.partition(" ")
-    return getattr(importlib.import_module(f"softbias.cli.{module}"), inner or module)
+    found = importlib.import_module(f"softbias.cli.{MODULES.get(name, module)}")
+    function: Callable[..., Any] = getattr(found, inner or module)
+    return function
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -121,16 +124,18 @@ def dispatch(arguments: list[str]) -> int:
         raise SoftbiasError(f"there is no command {name!r}; what it does elsewhere is softbias {ELSEWHERE[name]} here")
     if name not in COMMANDS:
         raise unknown_name("command", name, COMMANDS)
-    from softbias.cli.parsing import Given, own_options, parse, split_recipe
+    from softbias.cli.parsing import CommandLine, own_options, parse, parse_overrides, split_recipe
 
     changes: list[str] = []
     if name in TRAINING:
         if "--help-recipe" in rest:
             return find("recipes")("small") or 0
         rest, changes = split_recipe(rest, own_options(find(name)))
-    call = parse(find(name), rest, f"softbias {name}")
-    given = {"given": Given(tuple(arguments), tuple(changes))} if name in TRAINING else {}
-    return call(**given) or 0
+    prog = f"softbias {name}"
+    call = parse(find(name), rest, prog)
+    if name not in TRAINING:
+        return call() or 0
+    return call(line=CommandLine(tuple(arguments), tuple(changes), parse_overrides(changes, prog))) or 0
 
 
 def complete_shell(arguments: list[str]) -> int:

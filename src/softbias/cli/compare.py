@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from tyro.conf import Fixed, Suppress, arg
+from tyro.conf import arg
 
-from softbias.cli.parsing import Given, changed
+from softbias.cli.parsing import NO_LINE, Line
 from softbias.cli.study_options import CompareOptions, run
 from softbias.errors import SoftbiasError
 
 
-def compare(options: Annotated[CompareOptions, arg(name="")], *, given: Annotated[Given, Fixed, Suppress] = Given()) -> int:  # noqa: B008
+def compare(options: Annotated[CompareOptions, arg(name="")], *, line: Line = NO_LINE) -> int:
     """Compare models fairly: same data, splits, seeds, recipe and budget for all, and a report with intervals.
 
     Every combination of model, data, fraction and seed is a run. Finished runs are reused: stop at any time and give the same
@@ -37,7 +37,7 @@ def compare(options: Annotated[CompareOptions, arg(name="")], *, given: Annotate
     data_options = {name: value for name, value in asked.items() if value is not None}
     base = base_recipe(options.data, options.recipe, options.name, options.out, data_options, options.device)
     spec = study_for(
-        options.data, arms, fractions=fractions, seeds=seeds, recipe=changed(base, given.changes, "softbias compare"),
+        options.data, arms, fractions=fractions, seeds=seeds, recipe=base.with_overrides(line.overrides),
         budget=options.budget, tune=options.tune, name=options.name, out=options.out, store=options.store,
         data_options=data_options, device=options.device,
     )  # fmt: skip

@@ -94,7 +94,7 @@ class PretrainOptions(TrainingOptions):
 
 
 def model_options(given: tuple[str, ...]) -> dict[str, Any]:
-    """NAME=VALUE pairs; values as Python writes them, and otherwise as text.
+    """NAME=VALUE pairs; a value that is no Python literal is text.
 
     >>> model_options(("patch_size=8", "strength=1.5", "pool=average", "released=true"))
     {'patch_size': 8, 'strength': 1.5, 'pool': 'average', 'released': True}

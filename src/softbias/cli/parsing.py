@@ -1,7 +1,7 @@
 """Reading a command line with tyro: a mistake is one line, and a recipe's many fields stay out of the ordinary help.
 
-`--lr 1e-3 --flip 0`, in full `--recipe.lr 1e-3 --recipe.augmentation.flip 0`, is set apart first (`split_recipe`) and
-applied to a recipe later (`changed`), because the recipe they change may be chosen only when the pictures have been counted.
+`--lr 1e-3 --flip 0`, in full `--recipe.lr 1e-3 --recipe.augmentation.flip 0`, is set apart first (`split_recipe`) and becomes
+values by name (`parse_overrides`). They are applied later, because the recipe may be chosen only when the images are counted.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import difflib
 import functools
 import io
 import re
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, get_type_hints
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 
@@ -34,11 +34,16 @@ BESIDE = {"softbias evaluate": ["--data, for other pictures than the run's own"]
 
 
 @dataclass(frozen=True)
-class Given:
-    """What the user typed: everything, and of that what changes the recipe."""
+class CommandLine:
+    """A whole command line: its words, the words that change the recipe, and the values of these by name."""
 
     arguments: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+
+Line = Annotated[CommandLine, tyro.conf.Fixed, tyro.conf.Suppress]  # a parameter that `cli.dispatch` gives
+NO_LINE = CommandLine()
 
 
 def flag(metavar: str, help: str, name: str | None = None) -> Any:
@@ -128,10 +133,10 @@ def own_options(function: Callable[..., Any]) -> set[str]:
 
 
 def split_recipe(arguments: Sequence[str], own: Collection[str] = ()) -> tuple[list[str], list[str]]:
-    """The ordinary arguments, and those that change the recipe, each with its values and its full name.
+    """The ordinary arguments, and those that change the recipe, by their short names.
 
     >>> split_recipe(["--lr", "1e-3", "fashion", "--recipe.zoom", "0.9", "1.1", "--recipe", "small"])
-    (['fashion', '--recipe', 'small'], ['--recipe.lr', '1e-3', '--recipe.augmentation.zoom', '0.9', '1.1'])
+    (['fashion', '--recipe', 'small'], ['--lr', '1e-3', '--zoom', '0.9', '1.1'])
     """
     rest: list[str] = []
     changes: list[str] = []
@@ -141,8 +146,8 @@ def split_recipe(arguments: Sequence[str], own: Collection[str] = ()) -> tuple[l
         plain = name.replace("-", "_")
         short = token.startswith("--") and plain not in own and (plain in outer_fields() or plain in inner_fields())
         if short or token.startswith(PREFIX):
-            field, values = find_field(name)
-            changes.append(f"{PREFIX}{field}{equals}{value}")
+            short_name, values = find_field(name)
+            changes.append(f"--{short_name.replace('_', '-')}{equals}{value}")
             wanted = 0 if equals else values
         elif wanted:
             changes.append(token)
@@ -163,37 +168,31 @@ def inner_fields() -> dict[str, Any]:
 
 
 def find_field(name: str) -> tuple[str, int]:
-    """A field's full name, and how many values it takes; those of the augmentation may be named without saying so."""
+    """A field's name without "augmentation.", and the number of its values."""
     outer, inner = outer_fields(), inner_fields()
     plain = name.replace("-", "_")
     bare = plain.removeprefix("augmentation.")
     if plain in outer:
         return plain, 2 if isinstance(outer[plain].default, tuple) and outer[plain].default else 1
     if bare in inner:
-        return f"augmentation.{bare}", 2 if isinstance(inner[bare].default, tuple) else 1
+        return bare, 2 if isinstance(inner[bare].default, tuple) else 1
     nearest = difflib.get_close_matches(bare, [*outer, *inner], n=1, cutoff=0.5)
     hint = f"did you mean --{nearest[0].replace('_', '-')}? " if nearest else ""
     raise SoftbiasError(f"a recipe has no field {name!r}; {hint}softbias recipes small shows them all")
 
 
-def in_short(text: str) -> str:
-    """
-    >>> in_short("--recipe.augmentation.flip cannot be 'x'")
-    "--flip cannot be 'x'"
-    """
-    return text.replace(f"{PREFIX}augmentation.", "--").replace(PREFIX, "--")
+def parse_overrides(changes: Sequence[str], prog: str) -> dict[str, Any]:
+    """The values that `split_recipe` set apart, by the names of their fields.
 
-
-def changed(recipe: Recipe, changes: Sequence[str], prog: str) -> Recipe:
-    """The recipe with what the user asked for instead."""
+    >>> parse_overrides(["--lr", "1e-3", "--zoom", "0.9", "1.1"], "softbias fit")
+    {'lr': 0.001, 'zoom': (0.9, 1.1)}
+    """
     if not changes:
-        return recipe
-
-    def settings(recipe: Recipe = recipe) -> Recipe:
-        return recipe
-
-    try:
-        with quoting_tyro(prog):
-            return tyro.cli(settings, args=list(changes), prog=prog, config=(tyro.conf.FlagCreatePairsOff,))
-    except ValueError as error:
-        raise SoftbiasError(in_short(str(error))) from None
+        return {}
+    names = dict.fromkeys(
+        word.removeprefix("--").partition("=")[0].replace("-", "_") for word in changes if word.startswith("--")
+    )
+    hints = get_type_hints(Augmentation) | get_type_hints(Recipe)
+    asked = dataclasses.make_dataclass("Overrides", [(name, hints[name]) for name in names])
+    with quoting_tyro(prog):
+        return dict(vars(tyro.cli(asked, args=list(changes), prog=prog, config=(tyro.conf.FlagCreatePairsOff,))))

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tyro.conf import Fixed, Positional, Suppress, arg
+from tyro.conf import Positional, arg
 
-from softbias.cli.parsing import Given, changed, flag, in_short
+from softbias.cli.parsing import NO_LINE, Line, flag
 from softbias.cli.study_options import ExecutionOptions, run
 from softbias.errors import SoftbiasError
 
@@ -39,7 +39,7 @@ class ReproduceOptions(ExecutionOptions):
 def reproduce(
     options: Annotated[ReproduceOptions, arg(name="")],
     *,
-    given: Annotated[Given, Fixed, Suppress] = Given(),  # noqa: B008
+    line: Line = NO_LINE,
 ) -> int:
     """Reproduce a table or an analysis of a paper: its runs, its measurements, and a report with the published numbers.
 
@@ -71,9 +71,9 @@ def reproduce(
     if options.fractions is not None:
         spec = replace(spec, fractions=parse_numbers(options.fractions, "--fractions"))
         told.append(f"--fractions {options.fractions}")
-    if given.changes:
-        spec = replace(spec, recipe=changed(spec.recipe, given.changes, "softbias reproduce"))
-        told.append(in_short(" ".join(given.changes)))
+    if line.changes:
+        spec = replace(spec, recipe=spec.recipe.with_overrides(line.overrides))
+        told.append(" ".join(line.changes))
     if told:
         spec = replace(spec, notes=(*spec.notes, f"Otherwise than the study's own setting: {', '.join(told)}."))
     return run(spec, options, reproducer(named, options.scale))

@@ -14,8 +14,7 @@ from tyro.conf import Positional
 
 from softbias.cli.parsing import flag
 from softbias.errors import SoftbiasError
-from softbias.pages.format import share
-from softbias.runs.automatic import count
+from softbias.pages.format import count, share
 
 if TYPE_CHECKING:
     from softbias.runs.spec import RunSpec

@@ -14,7 +14,7 @@ from tyro.conf import Positional
 from softbias import environment
 from softbias.cli.parsing import flag, switch
 from softbias.errors import SoftbiasError
-from softbias.runs.automatic import count
+from softbias.pages.format import count
 
 if TYPE_CHECKING:
     from softbias.study.compare import Outcome

@@ -7,7 +7,57 @@ from collections.abc import Callable, Mapping, Sequence
 from softbias.data.listing import pictures, some
 from softbias.errors import unknown_name
 from softbias.notes import Note
-from softbias.pages.format import share
+from softbias.pages.format import estimated_duration, share
+
+
+def epochs_in_words(epochs: float) -> str:
+    return f"{epochs:g} epoch{'' if epochs == 1 else 's'}"
+
+
+def model_chosen(
+    model: str, device: str, img_size: Sequence[int], divides: bool, patch: int | None = None, tokens: int | None = None
+) -> str:
+    if not divides:
+        size = " × ".join(map(str, img_size))
+        return f"model {model}: no patch divides pictures of {size}, and a convolution needs none"
+    if patch is not None:
+        return f"model {model} with patches of {patch} ({tokens} tokens): on a CPU larger models take hours"
+    return f"model {model}: on a GPU it trains in minutes, and its locality helps where pictures are few"
+
+
+def recipe_chosen(
+    recipe: str,
+    epochs: float,
+    why: str | None = None,
+    lr: float | None = None,
+    crop: str | None = None,
+    batch_size: int | None = None,
+    images: int | None = None,
+) -> str:
+    if why == "paper":
+        return f"recipe {recipe}, as its paper has it"
+    text = f"recipe {recipe} with {epochs_in_words(epochs)}"
+    if why == "time":
+        changed = f", with lr {lr:g} and whole pictures instead of crops" if lr is not None else ""
+        return f"{text}: as many as a few minutes allow{changed}"
+    if why == "images" and images is not None:
+        return f"{text} in batches of {batch_size}: the model sees {images / 1e6:.1f} million pictures"
+    return text
+
+
+def training_time(seconds: float, longer_epochs: float | None = None, longer_seconds: float | None = None) -> str:
+    text = f"training will take about {estimated_duration(seconds)}"
+    if longer_epochs is None or longer_seconds is None:
+        return text
+    return f"{text}; longer, and usually better: --epochs {longer_epochs:g}, about {estimated_duration(longer_seconds)}"
+
+
+def pretrained_weights(reachable: bool) -> str:
+    gain = "on a few thousand photographs that is usually the largest gain to be had, less so on pictures unlike photographs"
+    if reachable:
+        return f"pretrained weights can be had (--model timm:deit_tiny_patch16_224 --pretrained --img-size 224): {gain}"
+    return f"pretrained weights cannot be fetched now (no network); a file of them can be given with --weights: {gain}"
+
 
 RESIZE_MODES = {
     "crop": "crop: the shorter side is resized to the target and the center kept; the aspect ratio is kept, the borders "
@@ -118,6 +168,13 @@ WORDING: dict[str, Callable[..., str]] = {
     **READING,
     **SPLITTING,
     **CHECKING,
+    "model-chosen": model_chosen,
+    "recipe-chosen": recipe_chosen,
+    "img-size-chosen": lambda img_size, images, side: (
+        f"img_size {img_size}: on a CPU {images:,} pictures of {side} pixels would take too long"
+    ),
+    "training-time": training_time,
+    "pretrained-weights": pretrained_weights,
 }
 
 

@@ -1,14 +1,9 @@
-"""Settings for somebody who names none: chosen from the number and size of the pictures and from the device.
+"""The automatic choices: model, recipe and image size that suit the number of images, their size and the device.
 
-On a CPU time decides. A nano model at 32 × 32 pixels trains about 1,200 pictures a second and core with 16 patches and 300
-with 64, and the finer patches do not pay for that: on Fashion (5,000 pictures; convit_nano, `quick`, one core, n = 1)
-
-    16 patches    8 epochs  72.6 %    20  80.1 %    30  82.3 %    60  85.3 %    120  85.7 % in 8 minutes
-    64 patches    8 epochs  70.7 %                                               30  82.4 % in 8 minutes
-
-and of 250 pictures 30, 100 and 300 epochs learn 51, 69 and 75 % (n = 2). So patches are coarse, and the time goes into
-epochs. On a GPU the number of pictures decides: what a small transformer learns from scratch keeps growing for some ten
-million pictures seen.
+On a CPU time decides. Coarse patches train about four times as many images a second as fine ones, and a model learns more
+from the additional epochs than from finer patches; so patches are coarse, and the time goes into epochs (measured in
+results/training.md). On a GPU the number of images decides: the accuracy of a small transformer from scratch keeps growing
+for about ten million images.
 
 Nothing here imports torch.
 """
@@ -22,33 +17,35 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from softbias import environment
+from softbias.notes import Note
 from softbias.training.objectives import find_objective
 from softbias.training.recipe import Recipe, find_recipe
 
 if TYPE_CHECKING:
     from softbias.data.sources import Source
 
-CPU_SECONDS = 150.0  # for training on a CPU, when nobody said how long
-LONGER, MOST_EPOCHS = 6, 1000  # the longer alternative takes so many times as many epochs, but never more than that
-TOKENS_PER_SECOND = 20_000.0  # that one core trains, with a nano model
-SECONDS_PER_PIXEL = 3.5e-8  # on one core, for augmenting and embedding a picture
-GPU_PICTURES = 10_000_000  # to see in a training: 200 epochs of CIFAR-10
-MPS_PICTURES = 2_000_000  # the same on a laptop's GPU
+CPU_SECONDS = 150.0  # of training on a CPU, where the user gives no time
+LONGER, MOST_EPOCHS = 6, 1000  # the longer alternative: six times the epochs, up to this number
+TOKENS_PER_SECOND = 20_000.0  # training speed of one core with a nano model
+SECONDS_PER_PIXEL = 3.5e-8  # of one core, for augmenting and embedding an image
+GPU_IMAGES = 10_000_000  # seen in one training: 200 epochs of CIFAR-10
+MPS_IMAGES = 2_000_000  # the same on a laptop's GPU
 EPOCHS_ON_CPU, EPOCHS_ON_GPU = (1, 300), (30, 1000)
 FEW_TOKENS, MANY_TOKENS = 16, 64
 QUICK_ROTATION_LR = 1e-3
-GPU_PATCHES = ((16, 7), (8, 7), (4, 7), (2, 4))  # a patch, and how many a side must have: what the models choose from
-FEW_PICTURES = 20_000  # below that pretrained weights usually help
-LARGE_SET_SIDE = 64  # pixels on a CPU from FEW_PICTURES on: 300,000 decoded pictures are then 3.7 GB, and not 45
+GPU_PATCHES = ((16, 7), (8, 7), (4, 7), (2, 4))  # sides of patches, and the least number of patches along a side of the image
+FEW_IMAGES = 20_000  # with fewer images pretrained weights usually help
+LARGE_SET_SIDE = 64  # pixels, on a CPU from FEW_IMAGES on: 300,000 decoded images then take 3.7 GB instead of 45 GB
 HUB = "https://huggingface.co"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen, and sentences that say why.
+    """A model and a recipe, and why.
 
     recipe_name          the preset that `recipe` is made from
-    images_per_second    training speed to expect, None where it cannot be known
+    images_per_second    the expected training speed; None where it is not known
+    reasons              one about the model, one about the recipe
     """
 
     model: str
@@ -56,10 +53,10 @@ class Choice:
     recipe_name: str
     model_options: Mapping[str, Any] = field(default_factory=dict)
     images_per_second: float | None = None
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[Note, ...] = ()
 
     def seconds(self, n_train: int, recipe: Recipe | None = None) -> float | None:
-        """How long training will take; validation and the test come on top."""
+        """The expected time of training, without validation and test."""
         if self.images_per_second is None:
             return None
         recipe = recipe or self.recipe
@@ -69,7 +66,7 @@ class Choice:
 
 
 def choose(n_train: int, img_size: tuple[int, int], device_type: str, cores: int, *, objective: str = "supervised") -> Choice:
-    """Model, recipe and epochs for so many training pictures of (height, width).
+    """Model, recipe and epochs for `n_train` training images of (height, width).
 
     >>> choose(5000, (32, 32), "cpu", 2).model_options
     {'patch_size': 8}
@@ -87,47 +84,56 @@ def on_cpu(n_train: int, img_size: tuple[int, int], cores: int, objective: str) 
     patch = coarse_patch(img_size)
     if patch is None:
         model, options, tokens = "resnet_nano", {}, MANY_TOKENS
-        what = f"resnet_nano: no patch divides pictures of {img_size[0]} × {img_size[1]}, and a convolution needs none"
     else:
         model, options = "arvit_nano" if pretext else "convit_nano", {"patch_size": patch}
         tokens = img_size[0] // patch * (img_size[1] // patch)
-        what = f"{model} with patches of {patch} ({tokens} tokens): on a CPU larger models take hours"
     speed = cpu_speed(tokens, img_size, cores)
     preset = replace(find_recipe(name), objective=objective)
     views = find_objective(objective).views(preset)
     epochs = rounded(within(CPU_SECONDS * speed / (views * n_train), EPOCHS_ON_CPU))
     recipe = replace(preset, epochs=epochs, batch_size=min(preset.batch_size, 32 if n_train < 2000 else 64))
-    why = f"recipe {name} with {count(epochs, 'epoch')}: what a few minutes allow"
+    values: dict[str, Any] = {"recipe": name, "epochs": epochs, "why": "time"}
     if pretext:  # a rate for weeks of training learns nothing in minutes, and crops make the task hard for a nano model
         recipe = replace(recipe, lr=QUICK_ROTATION_LR, augmentation=replace(recipe.augmentation, crop="none"))
-        why += f", with lr {QUICK_ROTATION_LR:g} and whole pictures instead of crops"
-    return Choice(model, recipe, name, options, speed, (what, why))
+        values |= {"lr": QUICK_ROTATION_LR, "crop": "none"}
+    reasons = model_note(model, "cpu", img_size, patch is not None, patch, tokens), Note("recipe-chosen", values)
+    return Choice(model, recipe, name, options, speed, reasons)
 
 
 def on_gpu(n_train: int, img_size: tuple[int, int], device_type: str, objective: str) -> Choice:
     pretext = find_objective(objective).pretext
     name = "arvit-pretrain" if pretext else "small"
     model = "arvit_base" if pretext else "convit_tiny"
-    what = f"{model}: on a GPU it trains in minutes, and its locality helps where pictures are few"
-    if not any(all(side % patch == 0 and least <= side // patch <= 64 for side in img_size) for patch, least in GPU_PATCHES):
-        model = "resnet50"
-        what = f"resnet50: no patch divides pictures of {img_size[0]} × {img_size[1]}, and a convolution needs none"
-    if pretext:
-        return Choice(
-            model, replace(find_recipe(name), objective=objective), name, reasons=(what, f"recipe {name}, as its paper has it")
-        )
-    seen = MPS_PICTURES if device_type == "mps" else GPU_PICTURES
-    epochs = rounded(within(seen / n_train, EPOCHS_ON_GPU))
+    divides = any(all(side % patch == 0 and least <= side // patch <= 64 for side in img_size) for patch, least in GPU_PATCHES)
+    model = model if divides else "resnet50"
+    about = model_note(model, device_type, img_size, divides)
     preset = find_recipe(name)
+    if pretext:
+        values: dict[str, Any] = {"recipe": name, "epochs": preset.epochs, "why": "paper"}
+        return Choice(model, replace(preset, objective=objective), name, reasons=(about, Note("recipe-chosen", values)))
+    seen = MPS_IMAGES if device_type == "mps" else GPU_IMAGES
+    epochs = rounded(within(seen / n_train, EPOCHS_ON_GPU))
     batch = next((size for size, most in ((64, 2000), (128, 10_000), (256, 30_000)) if n_train < most), preset.batch_size)
     lr = round(preset.lr * (batch / preset.batch_size) ** 0.5, 6)  # Adam's noise scale follows the root of the batch
-    how_much = f"{epochs * n_train / 1e6:.1f} million pictures seen"
-    why = f"recipe {name} with {count(epochs, 'epoch')} in batches of {batch}: {how_much}"
-    return Choice(model, replace(preset, epochs=epochs, batch_size=batch, lr=lr), name, reasons=(what, why))
+    values = {"recipe": name, "epochs": epochs, "why": "images", "batch_size": batch, "images": round(epochs * n_train)}
+    recipe = replace(preset, epochs=epochs, batch_size=batch, lr=lr)
+    return Choice(model, recipe, name, reasons=(about, Note("recipe-chosen", values)))
+
+
+def model_note(
+    model: str,
+    device: str,
+    img_size: tuple[int, int],
+    divides: bool,
+    patch: int | None = None,
+    tokens: int | None = None,
+) -> Note:
+    values: dict[str, Any] = {"model": model, "device": device, "img_size": list(img_size), "divides": divides}
+    return Note("model-chosen", values if patch is None else {**values, "patch": patch, "tokens": tokens})
 
 
 def coarse_patch(img_size: tuple[int, int]) -> int | None:
-    """The largest patch that divides the picture and leaves from 16 to 64 tokens.
+    """The largest patch that divides the image and leaves from 16 to 64 tokens.
 
     >>> [coarse_patch((side, side)) for side in (28, 32, 64, 96, 128, 224, 97)]
     [7, 8, 16, 24, 32, 56, None]
@@ -139,9 +145,9 @@ def coarse_patch(img_size: tuple[int, int]) -> int | None:
 
 
 def cpu_speed(tokens: int, img_size: tuple[int, int], cores: int) -> float:
-    """Pictures a second with a nano model; measured within 20 % from 32 to 224 pixels and 16 to 64 tokens on one core."""
+    """Images a second with a nano model; right within 20 % from 32 to 224 pixels and from 16 to 64 tokens."""
     one = 1 / (tokens / TOKENS_PER_SECOND + img_size[0] * img_size[1] * SECONDS_PER_PIXEL)
-    return one * min(cores, 8) ** 0.7  # small tensors keep more cores busy only in part
+    return float(one * min(cores, 8) ** 0.7)  # small tensors do not keep many cores busy
 
 
 def within(value: float, limits: tuple[float, float]) -> float:
@@ -156,29 +162,19 @@ def rounded(epochs: float) -> float:
     return float(math.floor(epochs)) if epochs >= 2 else round(epochs, 1)
 
 
-def count(number: float, what: str) -> str:
-    """
-    >>> count(1, "epoch"), count(2.5, "epoch")
-    ('1 epoch', '2.5 epochs')
-    """
-    return f"{number:g} {what}" if number == 1 else f"{number:g} {what}s"
-
-
-def image_size(source: Source, device_type: str) -> tuple[int, str] | None:
-    """A side other than the source's own choice, with the reason: on a CPU for large sets of files."""
-    if device_type != "cpu" or source.count is None or source.count < FEW_PICTURES:
+def image_size(source: Source, device_type: str) -> tuple[int, Note] | None:
+    """A smaller side than the source's own choice, and why: on a CPU, for large sets of files."""
+    if device_type != "cpu" or source.count is None or source.count < FEW_IMAGES:
         return None
     side = source.size
     if side is None or side <= LARGE_SET_SIDE:
         return None
-    return (
-        LARGE_SET_SIDE,
-        f"img_size {LARGE_SET_SIDE}: on a CPU {source.count:,} pictures of {side} pixels would take too long",
-    )
+    values = {"img_size": LARGE_SET_SIDE, "images": source.count, "side": side}
+    return LARGE_SET_SIDE, Note("img-size-chosen", values)
 
 
 def hub_reachable(seconds: float = 2.0) -> bool:
-    """Whether pretrained weights can be fetched now; asked for at most that long, whatever the network does."""
+    """Whether pretrained weights can be fetched now; the answer takes at most `seconds`, in any state of the network."""
     import urllib.error
     import urllib.request
 
@@ -195,17 +191,7 @@ def hub_reachable(seconds: float = 2.0) -> bool:
         except Exception:
             found.append(False)
 
-    thread = threading.Thread(target=ask, daemon=True)  # a name server that never answers would outlast the timeout
+    thread = threading.Thread(target=ask, daemon=True)  # a silent name server outlasts the timeout of urlopen
     thread.start()
     thread.join(seconds)
     return bool(found and found[0])
-
-
-def about_pretrained(n_train: int, reachable: bool) -> str | None:
-    """One line about pretrained weights where the pictures are few."""
-    if n_train >= FEW_PICTURES:
-        return None
-    gain = "on a few thousand photographs that is usually the largest gain to be had, less so on pictures unlike photographs"
-    if reachable:
-        return f"pretrained weights can be had (--model timm:deit_tiny_patch16_224 --pretrained --img-size 224): {gain}"
-    return f"pretrained weights cannot be fetched now (no network); a file of them can be given with --weights: {gain}"

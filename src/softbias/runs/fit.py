@@ -1,151 +1,250 @@
-"""From a run's spec to a finished run directory."""
+"""From what a user named to a finished run directory.
+
+    result = softbias.fit("my_pictures")                # `softbias fit my_pictures` is the same call
+    result.summary["test"]["accuracy"], result.path
+
+`fit` resolves the settings, `run_fit` trains a whole spec; a study calls `run_fit` for each of its runs.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from softbias import environment
 from softbias.data import load_dataset
+from softbias.data.cache import Progress
 from softbias.data.dataset import Dataset
-from softbias.data.splits import Split
+from softbias.errors import SoftbiasError
 from softbias.models.inspect import unwrap
 from softbias.models.storage import load
+from softbias.notes import Note
 from softbias.pages.wording import text
+from softbias.runs.live import LiveProbes, check_interval
 from softbias.runs.maps import AFTER, BEFORE, record_maps
 from softbias.runs.outcome import finish, load_selected, write_split
+from softbias.runs.page import result_html
 from softbias.runs.prepare import make_plan, split_up
+from softbias.runs.resolve import PartialRunSpec, resolve
 from softbias.runs.run import Run
-from softbias.runs.spec import RunSpec
+from softbias.runs.spec import RunSpec, read_config
 from softbias.training import checkpoint
 from softbias.training.acceleration import make_accelerator, start_trackers
 from softbias.training.display import Display, Quiet
-from softbias.training.loop import OnEpoch, train
-from softbias.training.plan import LoopSettings, TrainingPlan
-from softbias.training.recipe import Recipe, find_recipe
+from softbias.training.loop import OnEpoch, StoppedError, train
+from softbias.training.plan import LoopSettings
+from softbias.training.recipe import Recipe
 
-Watch = Callable[[TrainingPlan, Dataset, Split, Run], OnEpoch]
+SECONDS_BETWEEN_MESSAGES = 10.0  # while images are decoded
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: its folder, its scores, its model."""
+    """A finished run with its scores and its model. A notebook shows the scores."""
 
-    path: Path
+    run: Run
     summary: dict[str, Any]
     model: nn.Module
+
+    @property
+    def path(self) -> Path:
+        return self.run.path
+
+    def _repr_html_(self) -> str:
+        return result_html(self.summary, self.run)
+
+
+def fit(
+    data: str | Path | Dataset | None = None,
+    model: str | None = None,
+    recipe: str | Recipe | None = None,
+    *,
+    seed: int | None = None,
+    train_fraction: float | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    config: str | Path | None = None,
+    data_options: Mapping[str, Any] | None = None,
+    model_options: Mapping[str, Any] | None = None,
+    source: str | Path | None = None,
+    finetune: str | None = None,
+    pretrained: bool = False,
+    weights: str | Path | None = None,
+    minutes: float | None = None,
+    keep: str = "last,best",
+    probe_every: int | None = None,
+    device: str = "auto",
+    trackers: Sequence[str] = ("tensorboard",),
+    baseline: bool = True,
+    page: bool = True,
+    display: Display | None = None,
+    settings: LoopSettings | None = None,
+    **overrides: Any,
+) -> Result:
+    """Train a model on a set of images and return the finished run; what is not named is chosen to suit images and device.
+
+    data           a folder, a CSV file, arrays, a named set, or a Dataset
+    out            the run's folder; runs/<data>-<model>-<id> if not given
+    resume         continue a run that was stopped; a finished one is left as it is
+    config         a run's config.yaml, or the run: settings for all that is not named here
+    source         start from the model of another run; finetune: "full", or "linear" for the head alone
+    pretrained     timm's weights, for "timm:…" models; weights: a file of weights
+    data_options   img_size, resize_mode, group_by, skip_broken, data_dir
+    minutes        time for training: the schedule is fitted to it
+    keep           which checkpoints stay: last, best, every=K
+    probe_every    measure locality, gates and masks every K epochs
+    baseline       whether to score a logistic regression on pixels, too
+    page           whether to write report.html
+    settings       when the loop looks, evaluates and saves
+    overrides      fields of the recipe and of its augmentation: `softbias.fit("fashion", lr=1e-3, flip=0)`
+    """
+    shown = display or Quiet()
+    images = data if isinstance(data, Dataset) else None
+    named = data.name if isinstance(data, Dataset) else data
+    partial = PartialRunSpec(
+        data=None if named is None else str(named),
+        model=model,
+        recipe=recipe,
+        seed=seed,
+        train_fraction=train_fraction,
+        data_options=dict(data_options or {}),
+        model_options=dict(model_options or {}),
+        pretrained=pretrained,
+        weights=None if weights is None else str(weights),
+        source=None if source is None else str(source),
+        finetune=finetune,
+        overrides=overrides,
+    ).completed(base_config(config, out, resume))
+    if probe_every is not None:
+        check_interval(probe_every)
+    main = int(environment.variable("RANK") or 0) == 0  # torchrun's other processes leave the folder to this one
+    if main and out is not None and not resume:
+        Run(out).refuse_if_begun()
+    known = partial.spec()
+    if known is not None and main:  # before the images are read
+        Run(folder_of(known, out)).check(known, resume=resume)
+    options: dict[str, Any] = {
+        "resume": resume, "display": shown, "keep": keep, "minutes": minutes, "device": device, "trackers": trackers,
+        "baseline": baseline, "probe_every": probe_every, "page": page, "settings": settings,
+    }  # fmt: skip
+    if known is not None and resume and Run(folder_of(known, out)).finished:
+        return run_fit(known, out, **options)
+    kind = environment.find_device(device)
+    resolved = resolve(partial, kind, images, minutes=minutes, advise=display is not None, progress=decoding_progress(shown))
+    for note in (*resolved.notes, *resolved.advice):
+        shown.message(text(note))
+    return run_fit(resolved.spec, out, data=resolved.data, notes=resolved.notes, **options)
+
+
+def base_config(config: str | Path | None, out: str | Path | None, resume: bool) -> RunSpec | None:
+    """The config that gives the settings which are not named: one that is named itself, or that of the run to resume."""
+    if config is not None:
+        path = Path(config)
+        return read_config(path / "config.yaml" if path.is_dir() else path)
+    return Run(out).spec if resume and out is not None and Run(out).begun else None
+
+
+def folder_of(spec: RunSpec, out: str | Path | None) -> Path:
+    return Path(out) if out is not None else Path("runs") / spec.title
+
+
+def decoding_progress(display: Display) -> Progress:
+    """A message every few seconds while images are decoded."""
+    last = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > SECONDS_BETWEEN_MESSAGES:
+            last = time.monotonic()
+            display.message(f"decoding pictures: {done:,} of {total:,}")
+
+    return report
 
 
 def run_fit(
     spec: RunSpec,
     out: str | Path | None = None,
     *,
-    resume: bool = False,
     data: Dataset | None = None,
+    notes: Sequence[Note] = (),
+    resume: bool = False,
     display: Display | None = None,
     keep: str = "last,best",
     minutes: float | None = None,
     device: str = "auto",
-    trackers: tuple[str, ...] = ("tensorboard",),
+    trackers: Sequence[str] = ("tensorboard",),
     baseline: bool = True,
-    watch: Watch | None = None,
-    reasons: Sequence[str] = (),
+    probe_every: int | None = None,
+    page: bool = False,
     settings: LoopSettings | None = None,
 ) -> Result:
-    """Train the run that the spec defines, into a directory; `data` spares reading the set again.
+    """Train the run that a spec defines; the options are those of `fit`.
 
-    reasons    why settings were chosen as they are, in sentences that the run keeps
-    watch      is called with the plan before the first step, and its result with the row of every epoch (`runs.live.watching`)
+    data       the images, where they are in memory already
+    notes      why the settings are as they are; the run keeps them
     settings   when the loop looks, evaluates and saves
     """
     display = display or Quiet()
     accelerator = make_accelerator(spec.recipe, device)
-    directory = Run(Path(out) if out else Path("runs") / spec.title)
-    if resume and directory.finished and directory.spec.to_dict() == spec.to_dict():
-        display.message(f"{directory.path} is finished already")
-        return Result(directory.path, directory.summary(), load(directory.model_folder))
-    fresh = not directory.config_path.is_file()
-    if accelerator.is_main_process:
-        directory.open(spec, resume=resume)
+    main = accelerator.is_main_process
+    run = Run(folder_of(spec, out))
+    if resume and run.finished and run.spec.to_dict() == spec.to_dict():
+        display.message(f"{run.path} is finished already")
+        return Result(run, run.summary(), load(run.model_folder))
+    fresh = not run.begun
+    if main:
+        run.open(spec, resume=resume)
     accelerator.wait_for_everyone()
     try:
         data = data or load_dataset(spec.data, **spec.data_options)
         split = split_up(data, spec)
         for note in (*data.notes, *split.notes):
             display.message(text(note))
-        plan = make_plan(spec, data, split, accelerator, directory, checkpoint.Keep.parse(keep), settings)
-        if data.files is not None and accelerator.is_main_process:
-            write_split(directory.path / "split.csv", data, split)
-        if accelerator.is_main_process:
-            directory.begin(spec, reasons)
-        on_epoch = start_trackers(accelerator, directory.path, trackers, display)
-        watchers = [each for each in (on_epoch, watch and watch(plan, data, split, directory)) if each]
+        plan = make_plan(spec, data, split, accelerator, run, checkpoint.Keep.parse(keep), settings)
+        if main and data.files is not None:
+            write_split(run.path / "split.csv", data, split)
+        if main:
+            run.begin(spec, notes)
+        logged = start_trackers(accelerator, run.path, trackers, display)
+        watchers: list[OnEpoch] = [] if logged is None else [logged]
+        if probe_every is not None:
+            watchers.append(LiveProbes.start(plan, data, split, run, probe_every))
 
-        def tell(row: dict[str, Any]) -> None:
-            for each in watchers:
-                each(row)
+        def on_epoch(row: dict[str, Any]) -> None:
+            for watch in watchers:
+                watch(row)
 
-        if spec.recipe.regularize and accelerator.is_main_process and not (directory.path / BEFORE).is_file():
-            record_maps(plan, data, split, directory.path / BEFORE)
+        if main and spec.recipe.regularize and not (run.path / BEFORE).is_file():
+            record_maps(plan, data, split, run.path / BEFORE)
         started = time.perf_counter()
-        state = train(plan, display, minutes=minutes, on_epoch=tell)
+        state = train(plan, display, minutes=minutes, on_epoch=on_epoch)
         accelerator.wait_for_everyone()
         accelerator.end_training()
         load_selected(plan, state)
-        if spec.recipe.regularize and accelerator.is_main_process:
-            record_maps(plan, data, split, directory.path / AFTER)
-        summary = finish(spec, data, split, plan, state, directory, started, baseline)
-        return Result(directory.path, summary, unwrap(plan.model).eval())
-    except ValueError:  # settings that cannot be trained do not occupy the folder
-        if (
-            fresh
-            and accelerator.is_main_process
-            and not directory.metrics_path.exists()
-            and not directory.checkpoint_folder.exists()
-        ):
-            directory.config_path.unlink(missing_ok=True)
+        if main and spec.recipe.regularize:
+            record_maps(plan, data, split, run.path / AFTER)
+        summary = finish(spec, data, split, plan, state, run, started, baseline)
+        if main and page:
+            run.page(data)
+        return Result(run, summary, unwrap(plan.model).eval())
+    except SoftbiasError:  # settings that cannot be trained do not occupy the folder
+        if fresh and main and not run.metrics_path.exists() and not run.checkpoint_folder.exists():
+            run.config_path.unlink(missing_ok=True)
         raise
+    except StoppedError as stop:
+        stop.path = run.path
+        raise
+    except torch.OutOfMemoryError as error:
+        batch = spec.recipe.batch_size
+        raise SoftbiasError(
+            f"the device has too little memory for batches of {batch}: try --batch-size {max(1, batch // 2)}, or "
+            "--accumulate 2, which gives the same result"
+        ) from error
     finally:
-        directory.close()
-
-
-def fit(
-    data: str | Path | Dataset,
-    model: str = "convit_nano",
-    recipe: str | Recipe = "quick",
-    *,
-    seed: int = 0,
-    train_fraction: float = 1.0,
-    out: str | Path | None = None,
-    resume: bool = False,
-    data_options: Mapping[str, Any] | None = None,
-    model_options: Mapping[str, Any] | None = None,
-    source: str | Path | None = None,
-    finetune: str | None = None,
-    device: str = "auto",
-    display: Display | None = None,
-    settings: LoopSettings | None = None,
-    **overrides: Any,
-) -> Result:
-    """Train a model on a set and return the finished run.
-
-    overrides   fields of the recipe and of its augmentation: `softbias.fit("fashion", lr=1e-3, flip=0)`
-    """
-    base = find_recipe(recipe) if isinstance(recipe, str) else recipe
-    spec = RunSpec(
-        data=data.name if isinstance(data, Dataset) else str(data),
-        model=model,
-        recipe=base.with_overrides(overrides),
-        seed=seed,
-        train_fraction=train_fraction,
-        data_options=dict(data_options or {}),
-        model_options=dict(model_options or {}),
-        source=None if source is None else str(source),
-        finetune=finetune or ("full" if source else None),
-    )
-    given = data if isinstance(data, Dataset) else None
-    return run_fit(spec, out, resume=resume, data=given, display=display, device=device, settings=settings)
+        run.close()

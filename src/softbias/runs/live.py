@@ -23,7 +23,6 @@ from softbias.files import write_text
 from softbias.notes import Note
 from softbias.probes import find_probe
 from softbias.probes.rows import append_rows
-from softbias.runs.fit import Watch
 from softbias.runs.probing import not_measurable
 from softbias.runs.run import Run
 from softbias.training import checkpoint
@@ -34,21 +33,25 @@ IMAGES = 200
 
 
 class LiveProbes:
-    """Called with the row of every epoch."""
+    """Is called with the row of every epoch."""
 
     def __init__(
-        self, plan: TrainingPlan, data: Dataset, split: Split, directory: Run, every: int, names: Sequence[str] = LIVE
+        self, plan: TrainingPlan, data: Dataset, split: Split, run: Run, every: int, names: Sequence[str] = LIVE
     ) -> None:
-        self.plan, self.every, self.folder = plan, every, directory.path / "probes"
+        self.plan, self.every, self.folder = plan, every, run.path / "probes"
         self.data = data.with_splits({"val": split.train if split.val is None else split.val})
-        self.name = directory.path.name
+        self.name = run.path.name
         self.probes = {name: find_probe(name) for name in names}
         self.own: set[Path] = set()  # files that this process has appended to
         self.notes: list[Note] = []
 
-    def start(self) -> None:
-        """The untrained model, of a run that begins."""
-        self.measure(step=0, epoch=0)
+    @staticmethod
+    def start(plan: TrainingPlan, data: Dataset, split: Split, run: Run, every: int) -> LiveProbes:
+        """The probes of a run, which have measured the untrained model if the run begins."""
+        live = LiveProbes(plan, data, split, run, every)
+        if not checkpoint.listed(run.checkpoint_folder):
+            live.measure(step=0, epoch=0)
+        return live
 
     def __call__(self, row: dict[str, Any]) -> None:
         if row["epoch"] % self.every == 0 or row["epoch"] == row["epochs"]:
@@ -80,18 +83,9 @@ class LiveProbes:
             self.plan.set_mode()
 
 
-def watching(every: int) -> Watch:
-    """For `run_fit(watch=…)`: probes at the start of a run and every `every` epochs."""
+def check_interval(every: int) -> None:
     if every < 1:
         raise SoftbiasError(f"--probe-every takes a number of epochs of at least 1, but got {every}")
-
-    def watch(plan: TrainingPlan, data: Dataset, split: Split, directory: Run) -> LiveProbes:
-        live = LiveProbes(plan, data, split, directory, every)
-        if not checkpoint.listed(directory.checkpoint_folder):
-            live.start()
-        return live
-
-    return watch
 
 
 def drop_from(file: Path, step: int) -> None:

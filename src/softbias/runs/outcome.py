@@ -21,7 +21,6 @@ from softbias.files import write_text
 from softbias.models.cost import count_macs
 from softbias.models.inspect import unwrap
 from softbias.models.storage import save
-from softbias.notes import Note
 from softbias.runs.predictions import Predictions
 from softbias.runs.prepare import output_names
 from softbias.runs.run import Run
@@ -79,10 +78,7 @@ def finish(
         "validation_accuracy": state.best.accuracy if state.best.epoch else None,
         "class_weights": plan.class_weights is not None,
         "regularize": list(spec.recipe.regularize),
-        "notes": [
-            note.to_dict()
-            for note in (*(Note("text", {"text": reason}) for reason in directory.reasons), *data.notes, *split.notes)
-        ],
+        "notes": [note.to_dict() for note in (*directory.notes, *data.notes, *split.notes)],
     }
     summary["peak_memory"] = peak_memory(accelerator.device.type)
     summary["peak_memory_of"] = "the GPU" if accelerator.device.type == "cuda" else "the process"

@@ -26,7 +26,7 @@ from softbias.pages.wording import text
 from softbias.runs.charts import confusions, curves, reliability, score_chart
 from softbias.runs.galleries import galleries
 from softbias.runs.maps import draw_maps, recorded
-from softbias.runs.printed import score_rows, verdict, worst_first
+from softbias.runs.printed import cost_rows, run_title, score_rows, verdict, worst_first
 from softbias.runs.run import Run
 from softbias.schema import from_plain
 
@@ -51,7 +51,6 @@ def write_page(run_path: str | Path, data: Dataset | None = None) -> Path:
         verdict=verdict(summary),
         scores=score_rows(summary),
         facts_of_run=facts(summary, run.environment()),
-        notes=[text(from_plain(Note, note, str(run.summary_path))) for note in summary.get("notes") or ()],
         config=run.config_path.read_text(encoding="utf-8") if run.begun else "",
         curves=curves(run.metrics()),
         classes=worst_first((summary.get("test") or {}).get("classes", [])),
@@ -61,9 +60,26 @@ def write_page(run_path: str | Path, data: Dataset | None = None) -> Path:
         galleries=[] if predictions is None else galleries(predictions, names, data),
         model_path=str(run.model_folder),
         run_path=shlex.quote(str(run.path)),
+        notes=notes_in_words(summary),
     )
     write_text(run.path / "report.html", html)
     return run.path / "report.html"
+
+
+def result_html(summary: Mapping[str, Any], run: Run) -> str:
+    """The scores of a finished run, for a notebook."""
+    return render(
+        "result.html.jinja",
+        title=run_title(summary),
+        scores=[*score_rows(summary), *cost_rows(summary)],
+        verdict=verdict(summary),
+        notes=notes_in_words(summary),
+        run=run,
+    )
+
+
+def notes_in_words(summary: Mapping[str, Any]) -> list[str]:
+    return [text(note) for note in from_plain(tuple[Note, ...], summary.get("notes", []), "summary.json: notes")]
 
 
 def confusion_section(folder: Path, counts: list[list[int]], names: list[str]) -> dict[str, Any]:

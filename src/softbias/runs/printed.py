@@ -52,8 +52,7 @@ def print_summary(summary: Mapping[str, Any], path: Path, console: Console | Non
     console = console or Console(highlight=False)
     rows = score_rows(summary) + cost_rows(summary)
     width = max(len(name) for name, _, _ in rows)
-    title = f"{summary['data']} · {summary['model']} · seed {summary['seed']}"
-    line(console, Text(title, style="bold"))
+    line(console, Text(run_title(summary), style="bold"))
     for name, value, aside in rows:
         style = "bold" if name == "Accuracy" else ""
         line(console, Text.assemble("  ", name.ljust(width + 2), (value, style), (f"  {aside}" if aside else "", "dim")))
@@ -68,6 +67,10 @@ def print_summary(summary: Mapping[str, Any], path: Path, console: Console | Non
     if not summary["pretext"]:
         shown = shlex.quote(str(path))
         line(console, Text.assemble("  ", "next".ljust(11), f"softbias predict {shown} PICTURES, softbias app {shown}"))
+
+
+def run_title(summary: Mapping[str, Any]) -> str:
+    return f"{summary['data']} · {summary['model']} · seed {summary['seed']}"
 
 
 def line(console: Console, text: Any) -> None:

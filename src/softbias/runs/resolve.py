@@ -1,173 +1,254 @@
-"""What defines a run that was asked for on the command line.
+"""From what a user named to a whole run spec: the automatic choices are made here, once, for Python and the command line.
 
-What the user says wins; then the config (`--config`, or that of the run to resume); then what suits the pictures.
+    partial = PartialRunSpec(data="my_pictures", overrides={"epochs": 20}).completed()
+    resolved = resolve(partial, "cpu")
+    resolved.spec, resolved.notes                       # what will be trained, and why it was chosen
+
+A setting comes from the user first, then from a config (`--config`, or that of the run to resume), then from the choices.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from softbias.cli.options import PretrainOptions, TrainingOptions, data_options, model_options
-from softbias.cli.parsing import Given, changed
-from softbias.errors import SoftbiasError
+from softbias.errors import SoftbiasError, in_one_line
+from softbias.notes import Note
 from softbias.runs import automatic
-from softbias.runs.run import Run
-from softbias.runs.spec import RunSpec, read_config
-from softbias.training.objectives import find_objective
+from softbias.runs.automatic import Choice
+from softbias.runs.spec import RunSpec
 from softbias.training.recipe import Recipe, find_recipe
 
 if TYPE_CHECKING:
+    from softbias.data.cache import Progress
     from softbias.data.dataset import Dataset
-    from softbias.training.display import Display
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A run as far as it is settled before the pictures are read; model and recipe may be left to choose."""
+class PartialRunSpec:
+    """The fields of a RunSpec that are named; None stands for a field that is not.
 
-    settled: dict[str, Any]  # fields of RunSpec
-    model: str | None
-    model_options: dict[str, Any]
-    recipe: Recipe | None
-    objective: str
-    rotations: Literal["all", "one"] | None
-    regularize: tuple[str, ...] = ()
+    recipe      a preset's name, or a whole recipe
+    overrides   fields of the recipe and of its augmentation by name: {"epochs": 20, "flip": 0}
+    """
 
-    def spec(self, model: str, options: dict[str, Any], recipe: Recipe) -> RunSpec:
-        if find_objective(self.objective).pretext:
-            recipe = dataclasses.replace(recipe, objective=self.objective, rotations=self.rotations or recipe.rotations)
-        if self.regularize:
-            recipe = dataclasses.replace(recipe, regularize=self.regularize)
-        return RunSpec(**self.settled, model=model, model_options=options, recipe=recipe)
+    data: str | None = None
+    model: str | None = None
+    recipe: str | Recipe | None = None
+    seed: int | None = None
+    train_fraction: float | None = None
+    data_options: Mapping[str, Any] = field(default_factory=dict)
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    pretrained: bool = False
+    weights: str | None = None
+    source: str | None = None
+    finetune: str | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def base_recipe(self) -> Recipe | None:
+        return find_recipe(self.recipe) if isinstance(self.recipe, str) else self.recipe
+
+    @property
+    def objective(self) -> str:
+        base = self.base_recipe
+        return str(self.overrides.get("objective") or (base.objective if base else "supervised"))
+
+    def completed(self, config: RunSpec | None = None) -> PartialRunSpec:
+        """With the fields that a config and a source bring; mistakes and contradictions are refused here, before any image is
+        read."""
+        found = self.with_source().with_config(config)
+        if found.data is None:
+            raise SoftbiasError("which pictures? Name a folder, a CSV file, arrays or a named set")
+        if Path(found.data).exists():
+            found = replace(found, data=str(Path(found.data)))  # "pictures/" and "pictures" are the same set
+        found.check()
+        return found
+
+    def with_source(self) -> PartialRunSpec:
+        """With the model of the source, and the size of its images."""
+        if self.source is None:
+            return self
+        name, side = describe_source(Path(self.source))
+        if self.model not in (None, name):
+            raise SoftbiasError(f"--from {self.source} brings its own model, {name}; leave out --model {self.model}")
+        sized = {} if side is None else {"img_size": side}
+        return replace(self, model=name, data_options={**sized, **self.data_options}, finetune=self.finetune or "full")
+
+    def with_config(self, config: RunSpec | None) -> PartialRunSpec:
+        if config is None:
+            return self
+        kept = config.model_options if self.model in (None, config.model) else {}
+        return PartialRunSpec(
+            data=self.data or config.data,
+            model=self.model or config.model,
+            recipe=self.recipe or config.recipe,
+            seed=config.seed if self.seed is None else self.seed,
+            train_fraction=config.train_fraction if self.train_fraction is None else self.train_fraction,
+            data_options={**config.data_options, **self.data_options},
+            model_options={**kept, **self.model_options},
+            pretrained=self.pretrained or config.pretrained,
+            weights=self.weights or config.weights,
+            source=self.source or config.source,
+            finetune=self.finetune or config.finetune,
+            overrides=self.overrides,
+        )
+
+    def check(self) -> None:
+        model = self.model or ""
+        if self.model is not None and self.source is None:
+            check_model_name(self.model)
+        if self.pretrained and not model.startswith("timm:"):
+            raise SoftbiasError(
+                f"--pretrained is for timm's models (--model timm:NAME), but the model is {model or 'not given'}"
+            )
+        learned = self.source or self.pretrained or self.weights or model.startswith("hf:")
+        if self.finetune == "linear" and not learned:
+            raise SoftbiasError("--finetune linear needs a model that has learned something: --from, --pretrained or --weights")
+        if self.overrides.get("regularize"):
+            from softbias.regularizers import parse_requests
+
+            parse_requests(self.overrides["regularize"])
+        alone = self.base_recipe is None and "batch_size" not in self.overrides  # then the batch is not known yet
+        checked = {name: value for name, value in self.overrides.items() if not (alone and name == "accumulate")}
+        (self.base_recipe or Recipe()).with_overrides(checked)
+
+    def spec(self, choice: Choice | None = None) -> RunSpec | None:
+        """The whole spec; None where model or recipe are not named, and no choice is given."""
+        model, recipe = self.model or (choice and choice.model), self.base_recipe or (choice and choice.recipe)
+        if model is None or recipe is None:
+            return None
+        return RunSpec(
+            data=self.data or "",
+            model=model,
+            recipe=recipe.with_overrides(self.overrides),
+            seed=self.seed or 0,
+            train_fraction=1.0 if self.train_fraction is None else self.train_fraction,
+            data_options=dict(self.data_options),
+            model_options=dict(self.model_options),
+            pretrained=self.pretrained,
+            weights=self.weights,
+            source=self.source,
+            finetune=self.finetune,
+        )
 
 
-def settle(options: TrainingOptions, command: str) -> Wish:
-    """What the options and the config say together; contradictions are refused here."""
-    base = base_config(options)
-    given = base.to_dict() if base else {}
-    data = options.data if options.data is not None else given.get("data")
+@dataclass(frozen=True)
+class Resolved:
+    """A run that can be trained.
+
+    notes    why the settings are as they are, where the user did not name them
+    advice   what the user may want to know before training: how long it takes, what may work better
+    """
+
+    spec: RunSpec
+    data: Dataset
+    notes: tuple[Note, ...] = ()
+    advice: tuple[Note, ...] = ()
+
+
+def resolve(
+    partial: PartialRunSpec,
+    device: str,
+    data: Dataset | None = None,
+    *,
+    minutes: float | None = None,
+    advise: bool = True,
+    progress: Progress | None = None,
+) -> Resolved:
+    """Read the images, and choose what was not named.
+
+    data      the images, where they are in memory already
+    minutes   a limit for training, which makes an estimate of its time needless
+    advise    whether to look for advice: that asks the network
+    """
+    notes: list[Note] = []
     if data is None:
-        raise SoftbiasError(f"which pictures? softbias {command} DATA, with a folder, a CSV file, arrays or a named set")
-    if Path(data).exists():
-        data = str(Path(data))  # "pictures/" and "pictures" are the same set
-    source = str(options.source) if options.source else given.get("source")
-    model = options.model or given.get("model")
-    asked = data_options(options)
-    if options.source:
-        name, side = about_model(options.source)
-        if options.model and options.model != name:
-            raise SoftbiasError(f"--from {options.source} brings its own model, {name}; leave out --model {options.model}")
-        model = name
-        asked.setdefault("img_size", side)
-    kept = given.get("model_options", {}) if not options.model or options.model == given.get("model") else {}
-    pretrained = options.pretrained or given.get("pretrained", False)
-    weights = str(options.weights) if options.weights else given.get("weights")
-    if pretrained and not (model or "").startswith("timm:"):
-        raise SoftbiasError(f"--pretrained is for timm's models (--model timm:NAME), but the model is {model or 'not given'}")
-    finetune = options.finetune or given.get("finetune") or ("full" if source else None)
-    if finetune == "linear" and not (source or pretrained or weights or (model or "").startswith("hf:")):
-        raise SoftbiasError("--finetune linear needs a model that has learned something: --from, --pretrained or --weights")
-    recipe = find_recipe(options.recipe) if options.recipe else base.recipe if base else None
-    if options.regularize:
-        from softbias.regularizers import parse_requests
+        partial, data, notes = read_images(partial, device, progress)
+    import torch
 
-        parse_requests(options.regularize)  # a mistake is said before the pictures are read
-    rotations = options.rotations if isinstance(options, PretrainOptions) else None
-    if command == "pretrain" and recipe is None:
-        rotations = rotations or "all"
-    return Wish(
-        settled={
-            "data": str(data),
-            "seed": options.seed if options.seed is not None else given.get("seed", 0),
-            "train_fraction": options.fraction if options.fraction is not None else given.get("train_fraction", 1.0),
-            "data_options": {**given.get("data_options", {}), **asked},
-            "pretrained": pretrained,
-            "weights": weights,
-            "source": source,
-            "finetune": finetune,
-        },
-        model=model,
-        model_options={**kept, **model_options(options.model_option)},
-        recipe=recipe,
-        objective="rotation" if command == "pretrain" else recipe.objective if recipe else "supervised",
-        rotations=rotations,
-        regularize=options.regularize,
-    )
+    from softbias.training.objectives import find_objective
+
+    pretext = find_objective(partial.objective).pretext
+    share = 1.0 if partial.train_fraction is None else partial.train_fraction
+    n_train = max(1, round(len(data.splits["train"]) * share))
+    choice = automatic.choose(n_train, data.img_size, device, torch.get_num_threads(), objective=partial.objective)
+    model_named, recipe_named = partial.model is not None, partial.recipe is not None
+    options_named = bool(partial.model_options)
+    if not model_named or (partial.model == choice.model and pretext and not partial.source):
+        partial = replace(partial, model_options={**choice.model_options, **partial.model_options})
+    as_chosen = partial.model in (None, choice.model) and partial.model_options == dict(choice.model_options)
+    suits = as_chosen or device != "cpu"  # on a CPU the epochs suit the chosen model alone
+    if not suits:
+        choice = replace(choice, recipe=find_recipe(choice.recipe_name))
+    spec = partial.spec(choice)
+    assert spec is not None
+    if not model_named or (pretext and as_chosen and not options_named):
+        notes.append(choice.reasons[0])
+    if not recipe_named and suits and spec.recipe.epochs == choice.recipe.epochs and not spec.recipe.steps:
+        notes.append(choice.reasons[1])
+    elif not recipe_named:
+        notes.append(Note("recipe-chosen", {"recipe": choice.recipe_name, "epochs": spec.recipe.epochs}))
+    seconds = choice.seconds(n_train, spec.recipe) if as_chosen and minutes is None else None
+    advice = tuple(give_advice(spec, seconds, n_train, pretext)) if advise else ()
+    return Resolved(spec, data, tuple(notes), advice)
 
 
-def base_config(options: TrainingOptions) -> RunSpec | None:
-    """The config that the options start from, if there is one."""
-    if options.config is not None:
-        return read_config(options.config / "config.yaml" if options.config.is_dir() else options.config)
-    if options.resume and options.out is not None and Run(options.out).begun:
-        return Run(options.out).spec
-    return None
+def read_images(partial: PartialRunSpec, device: str, progress: Progress | None) -> tuple[PartialRunSpec, Dataset, list[Note]]:
+    """The set that the partial spec names, at a size that suits the device."""
+    from softbias.data.sources import open_source
+
+    assert partial.data is not None
+    options, notes = dict(partial.data_options), []
+    source = open_source(partial.data, options.get("group_by"))
+    size = automatic.image_size(source, device) if "img_size" not in options and partial.model is None else None
+    if size:
+        options["img_size"] = size[0]
+        notes.append(size[1])
+    reading = {name: value for name, value in options.items() if name != "group_by" and value is not None}
+    return replace(partial, data_options=options), source.read(**reading, progress=progress), notes
 
 
-def about_model(run: Path) -> tuple[str, int | None]:
-    """Name and image side of a run's model, from its config alone."""
+def give_advice(spec: RunSpec, seconds: float | None, n_train: int, pretext: bool) -> list[Note]:
+    found = []
+    if seconds:
+        values: dict[str, Any] = {"seconds": seconds}
+        epochs = automatic.LONGER * spec.recipe.epochs
+        if epochs <= automatic.MOST_EPOCHS:
+            values |= {"longer_epochs": epochs, "longer_seconds": automatic.LONGER * seconds}
+        found.append(Note("training-time", values))
+    fresh = not (spec.pretrained or spec.weights or spec.source or spec.model.startswith("hf:"))
+    if fresh and not pretext and n_train < automatic.FEW_IMAGES:
+        found.append(Note("pretrained-weights", {"reachable": automatic.hub_reachable()}))
+    return found
+
+
+def check_model_name(name: str) -> None:
+    """Refuse a name that no model has; folders are checked when they are read."""
+    if name.startswith("timm:"):
+        from softbias.models.foreign import require_timm
+
+        require_timm(name.removeprefix("timm:"))
+    elif ":" not in name:
+        from softbias.models.presets import find_preset
+
+        find_preset(name)
+
+
+def describe_source(run: Path) -> tuple[str, int | None]:
+    """Name and image side of the model in a run or a saved model, from its config.json alone."""
     folder = run / "model" if (run / "model").is_dir() else run
+    file = folder / "config.json"
     try:
-        config = json.loads((folder / "config.json").read_text())
+        config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise SoftbiasError(
-            f"{run} is neither a finished run nor a saved model: there is no {folder / 'config.json'}"
-        ) from error
+        raise SoftbiasError(f"{run} is neither a finished run nor a saved model: there is no {file}") from error
+    except ValueError as error:
+        raise SoftbiasError(f"{file} cannot be read: {in_one_line(error)}") from error
     if "model_type" in config:
         return f"hf:{folder}", config.get("image_size")
     size = (config.get("pretrained_cfg", {}).get("input_size") or [None, None, None])[1:]
     return config.get("softbias", {}).get("name") or "saved", size[0] if size[0] == size[1] else None
-
-
-def complete(
-    wish: Wish, data: Dataset, device: str, given: Given, prog: str, display: Display, limit: float | None = None
-) -> tuple[RunSpec, list[str]]:
-    """Choose what is not settled, say what and why, and return the reasons, too; with a limit in minutes the time needs no
-    estimate."""
-    import torch
-
-    pretext = find_objective(wish.objective).pretext
-    n_train = max(1, round(len(data.splits["train"]) * wish.settled["train_fraction"]))
-    choice = automatic.choose(n_train, data.img_size, device, torch.get_num_threads(), objective=wish.objective)
-    model, options = wish.model or choice.model, wish.model_options
-    if wish.model is None or (wish.model == choice.model and pretext and not wish.settled["source"]):
-        options = {**choice.model_options, **options}
-    known = model == choice.model and options == dict(choice.model_options)  # so that its speed is, too
-    recipe = wish.recipe or (choice.recipe if known or device != "cpu" else find_recipe(choice.recipe_name))
-    spec = wish.spec(model, options, changed(recipe, given.changes, prog))
-    reasons = []
-    if wish.model is None or (pretext and known and not wish.model_options):
-        reasons.append(f"model {choice.reasons[0]}")
-    if wish.recipe is None and spec.recipe.epochs == choice.recipe.epochs and not spec.recipe.steps:
-        reasons.append(choice.reasons[1])
-    elif wish.recipe is None:
-        reasons.append(f"recipe {choice.recipe_name} with {automatic.count(spec.recipe.epochs, 'epoch')}")
-    for reason in reasons:
-        display.message(reason)
-    seconds = choice.seconds(n_train, spec.recipe) if known and limit is None else None
-    if seconds:
-        longer = automatic.LONGER * spec.recipe.epochs
-        more = f"; longer, and usually better: --epochs {longer:g}, about {minutes(automatic.LONGER * seconds)}"
-        display.message(f"training will take about {minutes(seconds)}{more if longer <= automatic.MOST_EPOCHS else ''}")
-    if not (pretext or spec.pretrained or spec.weights or spec.source or model.startswith("hf:")):
-        few = n_train < automatic.FEW_PICTURES
-        line = automatic.about_pretrained(n_train, automatic.hub_reachable()) if few else None
-        if line:
-            display.message(line)
-    return spec, reasons
-
-
-def minutes(seconds: float) -> str:
-    """
-    >>> minutes(0.2), minutes(40), minutes(150), minutes(7300)
-    ('1 second', '40 seconds', '2.5 minutes', '2 hours')
-    """
-    if seconds < 90:
-        return automatic.count(max(1, round(seconds)), "second")
-    if seconds < 5400:
-        return automatic.count(float(f"{seconds / 60:.2g}"), "minute")
-    return automatic.count(float(f"{seconds / 3600:.2g}"), "hour")

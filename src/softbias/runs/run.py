@@ -21,6 +21,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,8 +30,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from softbias.errors import SoftbiasError
 from softbias.files import write_text
+from softbias.notes import Note
 from softbias.runs.predictions import Predictions
-from softbias.runs.spec import SAME_STORE, RunSpec, differences, read_config, write_config
+from softbias.runs.spec import SAME_STORE, RunSpec, differences, read_config, read_notes, write_config
 
 if TYPE_CHECKING:
     from softbias.classifier import Classifier
@@ -113,10 +115,9 @@ class Run:
         return read_config(self.config_path)
 
     @property
-    def reasons(self) -> list[str]:
-        """Why the settings are as they are, where they were not all given: the comments in the config."""
-        lines = self.config_path.read_text(encoding="utf-8").splitlines() if self.begun else []
-        return [line.removeprefix("# ") for line in lines if line.startswith("# ")]
+    def notes(self) -> tuple[Note, ...]:
+        """Why the settings are as they are, where the user did not name them."""
+        return read_notes(self.config_path) if self.begun else ()
 
     def summary(self) -> dict[str, Any]:
         """The scores of a finished run."""
@@ -225,21 +226,24 @@ class Run:
             raise SoftbiasError(f"another process is training in {self.path}; choose another --out") from error
 
     def check(self, spec: RunSpec, *, resume: bool) -> None:
-        """Refuse a directory that holds another run."""
-        if self.begun:
-            if not resume:
-                state = "a finished run" if self.finished else "a run that was stopped"
-                raise SoftbiasError(f"{self.path} holds {state}; --resume continues it, or choose another --out")
-            different = differences(self.spec.to_dict(), spec.to_dict())
-            if different:
-                raise SoftbiasError(
-                    f"{self.path} was started with other settings: {'; '.join(different)}; choose another --out"
-                )
+        """Refuse a folder that holds another run."""
+        if not resume:
+            self.refuse_if_begun()
+        different = differences(self.spec.to_dict(), spec.to_dict()) if self.begun else []
+        if different:
+            raise SoftbiasError(f"{self.path} was started with other settings: {'; '.join(different)}; choose another --out")
 
-    def begin(self, spec: RunSpec, reasons: Sequence[str] = ()) -> None:
-        """State what the run is; called when its data could be read, so that a failed start leaves nothing behind."""
+    def refuse_if_begun(self) -> None:
+        if self.finished:
+            shown = shlex.quote(str(self.path))
+            raise SoftbiasError(f"{self.path} holds a finished run: choose another --out, or softbias runs delete {shown}")
+        if self.begun:
+            raise SoftbiasError(f"{self.path} holds a run that was stopped; --resume continues it, or choose another --out")
+
+    def begin(self, spec: RunSpec, notes: Sequence[Note] = ()) -> None:
+        """Write config.yaml; called when the images could be read, so that a failed start leaves nothing behind."""
         if not self.begun:
-            write_text(self.config_path, write_config(spec, reasons))
+            write_text(self.config_path, write_config(spec, notes))
 
     def close(self) -> None:
         if self.lock is not None:

@@ -16,6 +16,8 @@ import yaml
 
 from softbias._version import __version__
 from softbias.errors import SoftbiasError, in_one_line, unknown_name
+from softbias.notes import Note
+from softbias.schema import from_plain
 from softbias.training.recipe import Recipe, checked_fields
 
 CONFIG_FORMAT = 1
@@ -99,20 +101,30 @@ def checked_fraction(given: float, name: str = "train_fraction") -> float:
     return float(given)
 
 
-def write_config(spec: RunSpec, reasons: Sequence[str] = ()) -> str:
-    """As YAML; reasons for what was chosen stand above it as comments."""
+def write_config(spec: RunSpec, notes: Sequence[Note] = ()) -> str:
+    """The text of config.yaml; the notes say why settings were chosen."""
     plain = {"format": CONFIG_FORMAT, "softbias": __version__, **spec.to_dict()}
-    return "".join(f"# {reason}\n" for reason in reasons) + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    plain |= {"notes": [note.to_dict() for note in notes]} if notes else {}
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
 def read_config(path: Path) -> RunSpec:
+    return RunSpec.from_dict({name: value for name, value in read_yaml(path).items() if name != "notes"})
+
+
+def read_notes(path: Path) -> tuple[Note, ...]:
+    """The notes of a config.yaml."""
+    return from_plain(tuple[Note, ...], read_yaml(path).get("notes", []), f"{path}: notes")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
     try:
         plain = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise SoftbiasError(f"the config {path} cannot be read: {in_one_line(error)}") from error
     if not isinstance(plain, dict):
         raise SoftbiasError(f"the config {path} must hold settings by name")
-    return RunSpec.from_dict(plain)
+    return plain
 
 
 def non_default(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

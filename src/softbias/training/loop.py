@@ -47,6 +47,7 @@ class StoppedError(Exception):
     def __init__(self, step: int, number: int) -> None:
         super().__init__(f"stopped at step {step}")
         self.step, self.signal = step, number
+        self.path: Path | None = None  # of the run, where it is known
 
 
 def train(plan: TrainingPlan, display: Display, *, minutes: float | None = None, on_epoch: OnEpoch | None = None) -> State:
