@@ -118,7 +118,8 @@ class PartialRunSpec:
 
     def spec(self, choice: Choice | None = None) -> RunSpec | None:
         """The whole spec; None where model or recipe are not named, and no choice is given."""
-        model, recipe = self.model or (choice and choice.model), self.base_recipe or (choice and choice.recipe)
+        model = self.model or (None if choice is None else choice.model)
+        recipe = self.base_recipe or (None if choice is None else choice.recipe)
         if model is None or recipe is None:
             return None
         return RunSpec(
