@@ -17,11 +17,6 @@ from softbias.runs.page import write_page
 from softbias.runs.predictions import Predictions
 from softbias.training.evaluate import score
 
-
-def note(text: str) -> dict:
-    return {"kind": "text", "values": {"text": text}}
-
-
 NAMES = ("cat", "dog", "owl")
 LABELS = np.array([0, 0, 1, 1, 2, 2])
 PROBABILITIES = np.array([
