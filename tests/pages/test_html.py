@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from softbias.pages.html import keep_together, picture, policy, script, style
+from softbias.pages.tables import Cell, Table, latex
 
 
 def test_the_policy_allows_our_script_and_no_other():
@@ -35,3 +36,8 @@ def test_small_pictures_are_enlarged_by_a_whole_number_and_large_ones_stored_sma
     made = picture(np.zeros((side, side // 2, 3), np.uint8))
     assert (made["width"], made["height"]) == (shown // 2, shown) and made["pixelated"] == (side <= 72)
     assert Image.open(io.BytesIO(base64.b64decode(made["uri"].split(",")[1]))).size == (stored // 2, stored)
+
+
+def test_latex_is_escaped_and_has_every_cell():
+    made = latex(Table("t", "50 % & more", ["a_b", "c"], [[Cell("x#1"), Cell("1.0 ± 2.0", ("n = 3",))]]))
+    assert r"\caption{50 \% \& more}" in made and r"a\_b & c \\" in made and r"x\#1 & 1.0 $\pm$ 2.0 (n = 3) \\" in made

@@ -21,7 +21,7 @@ from softbias.study.compare import Outcome
 from softbias.study.estimate import StudyPlan
 from softbias.study.papers import CATALOGUE, SCALES, Measured, find_study, reproducing
 from softbias.study.papers.measuring import over_seeds
-from softbias.study.report.measured import measured_after
+from softbias.study.report.provenance import measured_after
 from softbias.study.spec import StudySpec
 
 CLASSES = {"imagenet": 100, "imagenet100": 100, "cifar100": 100, "flowers102": 102}

@@ -142,13 +142,14 @@ def memory(size: float) -> str:
 
 def short_number(value: float) -> str:
     """
-    >>> [short_number(value) for value in (0.5, 20.0, 1350.0, 5e4, 2e6, 1e9)]
-    ['0.5', '20', '1,350', '50k', '2M', '1G']
+    >>> [short_number(value) for value in (-0.5, 20.0, 1350.0, 5e4, 2e6, 1e9)]
+    ['−0.5', '20', '1,350', '50k', '2M', '1G']
     """
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+    text = f"{value:,g}"
+    for size, letter in ((1e3, "k"), (1e6, "M"), (1e9, "G")):
         if abs(value) >= max(size, 1e4):
-            return f"{value / size:g}{letter}"
-    return f"{value:,g}"
+            text = f"{value / size:g}{letter}"
+    return text.replace("-", "−")
 
 
 def count(number: int, noun: str) -> str:

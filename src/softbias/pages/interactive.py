@@ -18,7 +18,7 @@ from softbias.pages.charts import Axis, Chart, Series, label_positions
 from softbias.pages.format import shortened
 from softbias.pages.theme import DASHES, MARKERS, color_of, dash_of, marker_of
 
-BROAD, SMALL, SLIM = 1080, 420, 380  # widths: of a wide chart, of one in a column, and of a wide one on a phone
+BROAD, SMALL, SLIM = 1080, 400, 380  # widths: of a wide chart, of one in a column, and of a wide one on a phone
 LETTER, LINE, EDGE = 6.7, 15, 12  # pixels: the width of a letter, the height of a line of text, and a margin
 BLEED = 7  # markers at the edge of the plot are drawn whole
 

@@ -71,11 +71,18 @@ def make_study(folder, models=tuple(SKILL), fractions=(0.1, 0.3, 1.0), seeds=3, 
 
 
 def html_of(page: Path) -> str:
-    """The page without plotly's own text."""
-    return re.sub(r"<script>.*?</script>", "", page.read_text(), flags=re.S)
+    """The page without its script and its style."""
+    return re.sub(r"<(script|style)>.*?</\1>", "", page.read_text(), flags=re.S)
+
+
+def groups_of(page: Path, chart: str, kind: str) -> list[tuple[list[str], list]]:
+    """Classes and points, as [x, y, text], of the series of a kind in a chart, as it is drawn for a wide page."""
+    drawn = page.read_text().split(f'data-chart="{chart}"')[1].split("</figure>")[0].split('class="plot slim"')[0]
+    found = re.findall(rf'<g class="(k-{kind} [^"]*)"(?: data-points="([^"]*)")?>', drawn)
+    return [(names.split(), json.loads(unescape(points or "[]"))) for names, points in found]
 
 
 def text_of(page: Path) -> str:
     """What a reader sees, with simple spaces."""
-    bare = re.sub(r"<style>.*?</style>|<script.*?</script>|<[^>]+>", " ", html_of(page), flags=re.S)
+    bare = re.sub(r"<[^>]+>", " ", html_of(page))
     return re.sub(r"\s+", " ", unescape(bare))

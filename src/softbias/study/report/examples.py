@@ -1,7 +1,7 @@
 """Test pictures on which the arms disagree: which they are, and how they stand on the page.
 
-An arm is right about a picture if more than half of its seeds are. Pictures are sorted by how clear the disagreement is:
-how many more seeds of the arms that are right got it than of those that are wrong.
+An arm is right about a picture if more than half of its seeds are. The clearest disagreements come first: those with the
+largest difference between the share of seeds that are right in the one arm and in the nearest of the others.
 
 Shapes: A arms, n test pictures.
 """
@@ -18,7 +18,8 @@ from PIL import Image
 
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
-from softbias.pages.html import picture
+from softbias.errors import in_one_line
+from softbias.pages.html import Picture, picture
 from softbias.runs.predictions import Predictions
 from softbias.runs.run import Run
 from softbias.study.headline import each
@@ -30,12 +31,12 @@ GALLERIES = 6
 
 @dataclass(frozen=True)
 class Votes:
-    """What the seeds of every arm say about the same test pictures."""
+    """The answers of the seeds of every arm on the same test pictures."""
 
     arms: list[str]
     tested: Predictions
     right: NDArray[np.float64]  # (A, n), share of seeds that are right
-    says: NDArray[np.int64]  # (A, n), the answer: see `answers_of`
+    answers: NDArray[np.int64]  # (A, n), see `answers_of`
     names: list[str]
     run: str
 
@@ -43,13 +44,11 @@ class Votes:
 def votes(material: Material, data: str, fraction: float) -> Votes | None:
     """The votes of all arms with predictions of the same pictures; None with fewer than two."""
     first: Predictions | None = None
-    arms, right, says, names, run = [], [], [], [], ""
+    arms, right, answers, names, run = [], [], [], [], ""
     for arm in material.arms:
         found = [(row.run, tested_of(row.run)) for row in each(material.cell(data, fraction, arm))]
         kept = [
-            (place, one)
-            for place, one in found
-            if one is not None and (first is None or np.array_equal(one.index, first.index))
+            (path, one) for path, one in found if one is not None and (first is None or np.array_equal(one.index, first.index))
         ]
         if not kept:
             continue
@@ -59,14 +58,14 @@ def votes(material: Material, data: str, fraction: float) -> Votes | None:
         table = np.stack([one.predicted for _, one in kept])  # (seeds, n)
         arms.append(arm)
         right.append((table == first.labels).mean(0))
-        says.append(answers_of(table, first.labels))
+        answers.append(answers_of(table, first.labels))
     if first is None or len(arms) < 2 or not names:
         return None
-    return Votes(arms, first, np.stack(right), np.stack(says), names, run)
+    return Votes(arms, first, np.stack(right), np.stack(answers), names, run)
 
 
 def answers_of(table: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The class most seeds name (seeds, n) -> (n,); where no majority is right, the most frequent wrong one."""
+    """The answer of an arm: the true class if most seeds name it, else the most frequent wrong one.  # (seeds, n) -> (n,)"""
     counts = np.stack([(table == value).sum(0) for value in range(int(max(table.max(), labels.max())) + 1)])  # (classes, n)
     everywhere = np.arange(len(labels))
     right = counts[labels, everywhere]
@@ -75,71 +74,65 @@ def answers_of(table: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[n
 
 
 def disagreements(found: Votes) -> tuple[dict[str, int], list[tuple[str, NDArray[np.int64]]]]:
-    """How many pictures all, none or some arms get right; and per arm those that it alone gets right, or alone gets wrong."""
+    """How many pictures all, none or some arms get right; and for each arm those that it alone gets right, or alone wrong."""
     good = found.right > 0.5  # (A, n)
-    count = good.sum(0)
-    several = len(found.arms)
-    told = {"all are right": int((count == several).sum()), "all are wrong": int((count == 0).sum())}
-    told["they disagree"] = int(good.shape[1]) - sum(told.values())
+    votes_for, arms = good.sum(0), len(found.arms)
+    counts = {"all are right": int((votes_for == arms).sum()), "all are wrong": int((votes_for == 0).sum())}
+    counts["they disagree"] = int(good.shape[1]) - sum(counts.values())
     groups = []
-    for place, arm in enumerate(found.arms):
-        others = np.delete(found.right, place, 0)
-        alone = good[place] & (count == 1)
-        clear = found.right[place] - others.max(0)
-        groups.append((f"Only {arm} is right", chosen(alone, clear)))
-        if several > 2:
-            lost = ~good[place] & (count == several - 1)
-            groups.append((f"Only {arm} is wrong", chosen(lost, others.min(0) - found.right[place])))
-    return told, groups
+    for number, arm in enumerate(found.arms):
+        others = np.delete(found.right, number, 0)
+        alone = good[number] & (votes_for == 1)
+        groups.append((f"Only {arm} is right", clearest_first(alone, found.right[number] - others.max(0))))
+        if arms > 2:
+            alone = ~good[number] & (votes_for == arms - 1)
+            groups.append((f"Only {arm} is wrong", clearest_first(alone, others.min(0) - found.right[number])))
+    return counts, groups
 
 
-def chosen(mask: NDArray[np.bool_], clear: NDArray[np.float64]) -> NDArray[np.int64]:
-    places = np.flatnonzero(mask)
-    return places[np.argsort(-clear[places], kind="stable")]
+def clearest_first(mask: NDArray[np.bool_], margin: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The indices that the mask holds, those of the largest margin first."""
+    chosen = np.flatnonzero(mask)
+    return chosen[np.argsort(-margin[chosen], kind="stable")]
 
 
 def example_section(material: Material, data: str, fraction: float) -> dict[str, Any] | None:
-    """Counts, galleries and, where pictures cannot be shown, the reason."""
+    """Counts and galleries, and the reason where pictures cannot be shown."""
     found = votes(material, data, fraction)
     if found is None:
         return None
-    told, groups = disagreements(found)
-    reader = Pictures(found)
+    counts, groups = disagreements(found)
+    reader = PictureReader(found)
     galleries = [
-        {"title": title, "total": len(places), "cards": [card(material, found, reader, int(place)) for place in places[:SHOWN]]}
-        for title, places in groups[: 2 * GALLERIES]
-        if len(places)
+        {"title": title, "total": len(order), "cards": [card(material, found, reader, int(index)) for index in order[:SHOWN]]}
+        for title, order in groups[: 2 * GALLERIES]
+        if len(order)
     ]
-    return {
-        "told": told,
-        "n": len(found.tested.index),
-        "galleries": galleries,
-        "missing": reader.missing,
-        "train_fraction": fraction,
-    }
+    about = {"n": len(found.tested.index), "train_fraction": fraction}
+    return {**about, "counts": counts, "galleries": galleries, "missing": reader.missing}
 
 
-def card(material: Material, found: Votes, reader: Pictures, place: int) -> dict[str, Any]:
-    label = found.names[int(found.tested.labels[place])]
-    rows = [
-        {"arm": arm, "number": material.number(arm), "says": found.names[int(found.says[number, place])]}
-        | {"right": bool(found.right[number, place] > 0.5), "share": f"{100 * found.right[number, place]:.0f} %"}
-        for number, arm in enumerate(found.arms)
-    ]
-    index = int(found.tested.index[place])
-    file = found.tested.files[place] if found.tested.files is not None else f"picture {index}"
-    told = ", ".join(f"{row['arm']} says {row['says']}" for row in rows)
+def card(material: Material, found: Votes, reader: PictureReader, index: int) -> dict[str, Any]:
+    """One picture with its label and the answer of every arm."""
+    label = found.names[int(found.tested.labels[index])]
+    rows = []
+    for row, arm in enumerate(found.arms):
+        right = float(found.right[row, index])
+        answer = {"arm": arm, "number": material.number(arm), "answer": found.names[int(found.answers[row, index])]}
+        rows.append({**answer, "right": right > 0.5, "share": f"{100 * right:.0f} %"})
+    files = found.tested.files
+    answers = ", ".join(f"{row['arm']} answers {row['answer']}" for row in rows)
     return {
         "label": label,
         "rows": rows,
-        "file": Path(file).name,
-        "alt": f"A picture of class {label}; {told}",
-        **reader.get(place),
+        "file": Path(files[index]).name if files is not None else f"picture {int(found.tested.index[index])}",
+        "alt": f"A picture of class {label}; {answers}",
+        "picture": reader.get(index),
     }
 
 
-class Pictures:
-    """Test pictures from their files, or from the set as the run's config names it; without them, the reason why not."""
+class PictureReader:
+    """Test pictures from their files, or from the set that the run's config names; `missing` is the reason where they fail."""
 
     def __init__(self, found: Votes) -> None:
         self.found = found
@@ -156,22 +149,22 @@ class Pictures:
                 options["download"] = False  # a report never fetches anything
             data = load_dataset(spec.data, **options)
         except (ValueError, OSError, TypeError) as error:
-            reason = str(error).split("\n")[0]
+            reason = in_one_line(error)
             return None, f"The pictures are not shown, because the data set could not be read: {reason[:200]}"
         tested = self.found.tested
         if tested.index.max() >= len(data) or not np.array_equal(data.labels[tested.index], tested.labels):
             return None, f"The pictures are not shown: the data set {data.name} is no longer the one these runs were tested on."
         return data, None
 
-    def get(self, place: int) -> dict[str, Any]:
+    def get(self, index: int) -> Picture | None:
         tested = self.found.tested
         if self.data is not None:
-            return picture(self.data.images[int(tested.index[place])])
+            return picture(self.data.images[int(tested.index[index])])
         if tested.files is None or self.missing:
-            return {"uri": None}
+            return None
         try:
-            with Image.open(tested.files[place]) as image:
+            with Image.open(tested.files[index]) as image:
                 return picture(np.asarray(image.convert("RGB")))
         except OSError:
             self.missing = "Some pictures are not shown: their files could not be read."
-            return {"uri": None}
+            return None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from PIL import Image
 
 from softbias.pages.format import duration, listed, share
+from softbias.pages.html import data_uri
 from softbias.runs.page import VERSIONS
 from softbias.runs.run import Run
 from softbias.study.headline import amount, each
@@ -172,3 +175,33 @@ def run_rows(material: Material) -> list[dict[str, str]]:
             | {"href": Path(os.path.relpath(page, base)).as_posix() if inside and base is not None else ""}
         )
     return made
+
+
+def measured_after(folder: Path | None) -> list[dict[str, Any]]:
+    """What a named study measured on its finished runs (extra/extra.json): words, pictures and tables of each measurement."""
+    path = (folder or Path()) / "extra" / "extra.json"
+    if folder is None or not path.is_file():
+        return []
+    made = []
+    for row in json.loads(path.read_text(encoding="utf-8")):
+        pictures, tables = (
+            [folder / name for name in row[kind] if (folder / name).is_file()] for kind in ("figures", "tables")
+        )
+        made.append(
+            {
+                "title": row["title"],
+                "about": row["about"],
+                "pictures": [whole_picture(file, row["title"]) for file in pictures],
+                "tables": [
+                    {"name": file.name, "uri": data_uri(file.read_bytes(), "text/csv")} for file in tables if file.is_file()
+                ],
+            }
+        )
+    return made
+
+
+def whole_picture(file: Path, title: str) -> dict[str, Any]:
+    with Image.open(file) as image:
+        width, height = image.size
+    alt = f"{title}: {file.stem.replace('_', ' ')}"
+    return {"uri": data_uri(file.read_bytes()), "width": width, "height": height, "alt": alt}

@@ -1,0 +1,138 @@
+"""All that is computed about a study before anything is drawn, and the block: a piece of a section of the report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from softbias.pages.charts import Chart
+from softbias.pages.format import plus_minus, points, share
+from softbias.pages.tables import Cell, Table, line
+from softbias.study.comparison import compare_arms, summarize
+from softbias.study.headline import each
+from softbias.study.learning_curve import Fitted, curve_fits, matching_data
+from softbias.study.report.gathering import Material
+
+METRICS = ("accuracy", "top1", "top-1")
+TOP5 = ("top5", "top-5")
+PUBLISHED = ["data", "arm", "train_fraction", "metric", "value", "note"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A piece of a section: charts, a text below them, tables.
+
+    columns   the class of the style sheet by which several charts stand side by side
+    folded    what the rows of the tables are called, for tables behind a line to click on
+    """
+
+    charts: Sequence[Chart] = ()
+    text: str = ""
+    tables: Sequence[Table] = ()
+    heading: str = ""
+    columns: str = ""
+    folded: str = ""
+
+
+@dataclass(frozen=True)
+class Results:
+    """The statistics of a study. A row of `summary` is an arm at one fraction of a set, one of `comparisons` a pair of arms."""
+
+    material: Material
+    summary: pd.DataFrame
+    comparisons: pd.DataFrame
+    published: pd.DataFrame
+    matching: pd.DataFrame
+    fits: dict[tuple[str, str], Fitted]
+
+    @staticmethod
+    def of(material: Material) -> Results:
+        comparisons = compare_arms(material.frame, reference=material.study.get("reference"))
+        return Results(
+            material,
+            summarize(material.frame),
+            comparisons,
+            read_published(material.study.get("published") or []),
+            matching_data(material.frame, comparisons),
+            curve_fits(material.frame),
+        )
+
+    @cached_property
+    def seeds(self) -> int:
+        """The largest number of seeds that an arm has."""
+        return int(self.summary["n"].max())
+
+    @cached_property
+    def tests(self) -> int:
+        """How many comparisons Holm's correction covers."""
+        return int(self.comparisons["family"].max()) if len(self.comparisons) else 0
+
+    def cells(self, data: str, fraction: float | None = None) -> pd.DataFrame:
+        rows = self.summary[self.summary["data"] == data]
+        return rows if fraction is None else rows[rows["train_fraction"] == fraction]
+
+    def number(self, arm: str) -> int | None:
+        """The number of an arm, by which it has its color; None for an arm that only others have measured."""
+        return self.material.number(arm) if arm in self.material.arms else None
+
+    def published_beside(self, data: str) -> pd.DataFrame:
+        """Published accuracies of a set. Numbers of sets that the study lacks stand beside a set without any of its own."""
+        accuracies = self.published[self.published["metric"].isin(METRICS)]
+        same = accuracies[accuracies["data"] == data]
+        return same if len(same) else accuracies[~accuracies["data"].isin(self.material.sets)]
+
+
+def read_published(numbers: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """A row per published number, its value in percent; printed: the value with all of its digits."""
+    rows = []
+    for number in numbers:
+        value, metric = float(number["value"]), str(number.get("metric", "accuracy"))
+        value = 100 * value if metric in (*METRICS, *TOP5) and value <= 1 else value
+        about = [number.get("data", ""), number.get("arm", ""), float(number.get("train_fraction", 1))]
+        rows.append([*about, metric, value, str(number.get("note", ""))])
+    table = pd.DataFrame(rows, columns=PUBLISHED)
+    digits = {metric: max(map(decimals, cell["value"])) for metric, cell in table.groupby("metric")}
+    return table.assign(printed=[f"{row.value:.{digits[row.metric]}f}" for row in each(table)])
+
+
+def decimals(value: float) -> int:
+    """How many digits a number has behind the point, four at most; all numbers of a table get as many as the longest.
+
+    >>> decimals(83.13), decimals(70.0), decimals(100 * 0.123)
+    (2, 0, 1)
+    """
+    return len(f"{value:.4f}".rstrip("0").split(".")[1])
+
+
+def published_table(results: Results) -> Table:
+    """Published numbers beside ours, where data set, arm and fraction are the same."""
+    ours = {(row.data, row.arm, row.train_fraction): row for row in each(results.summary)}
+    rows = []
+    for row in each(results.published):
+        same, mine = ours.get((row.data, row.arm, row.train_fraction)), "–"
+        if same is not None and row.metric in METRICS:
+            mine = plus_minus(same.accuracy, same.seeds_low, same.seeds_high)
+        elif same is not None and row.metric in TOP5 and pd.notna(same.top5):
+            mine = points(same.top5, sign=False)
+        name = Cell(str(row.arm), number=results.number(row.arm))
+        rows.append(line(name, str(row.data), share(row.train_fraction), str(row.metric), row.printed, mine, row.note))
+    head = ["model", "data set", "data", "metric", "published", "ours", "note"]
+    note = (
+        "“Ours” stands where data set, name of the model and amount of data are the same. Other differences, such as the size "
+        "of the model or the length of its training, are named at the top of the page."
+    )
+    return Table("published", "Published numbers beside ours; accuracies in percent", head, rows, note)
+
+
+def slug(text: str) -> str:
+    """A name as a part of a file name.
+
+    >>> slug("my/pictures set")
+    'my-pictures-set'
+    """
+    return re.sub(r"[^\w.]+", "-", str(text)).strip("-")
