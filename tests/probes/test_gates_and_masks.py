@@ -7,15 +7,16 @@ import math
 import pytest
 import torch
 
-from softbias.attention.masked import Masked
+from softbias.attention.masked import Masked, mask_measures
+from softbias.attention.positional import bump_rows
 from softbias.grid import Grid
 from softbias.kernels.rolling import kernel_map
 from softbias.models import create_model
 from softbias.probes import gates as gates_module
 from softbias.probes import illustrations
 from softbias.probes import masks as masks_module
-from softbias.probes.gates import bump, gates
-from softbias.probes.masks import initial_mask, masks, measures
+from softbias.probes.gates import gates
+from softbias.probes.masks import masks
 
 
 def by_head(rows, measure: str, layer: int = 0) -> list[float]:
@@ -32,13 +33,17 @@ def test_a_fresh_convit_has_its_gates_at_sigma_of_one_and_its_bumps_on_a_kernel(
     assert {row["layer"] for row in rows} == {0, 1, 2}, "the last block is full attention and has no gate"
 
 
+def bump(weight: torch.Tensor) -> dict[str, float]:
+    return {row["measure"]: row["value"] for row in bump_rows(weight)}
+
+
 def test_the_width_is_the_standard_deviation_of_the_heads_own_map():
     torch.manual_seed(0)
     place = create_model("convit_nano", img_size=128, patch_size=4, strength=0.1).blocks[0].attn.place
     middle = 16 * 32 + 16
     attention = place.map()[0, middle]
     offsets = place.grid.offsets()[middle].float()
-    found = bump(place.weight[0])
+    found = bump(place.weight[:1])
     center = (attention[:, None] * offsets).sum(0)
     spread = (attention * (offsets[:, 0] - center[0]).square()).sum().sqrt()
     assert [found["center_row"], found["center_column"]] == pytest.approx(center.tolist(), abs=0.02)
@@ -46,7 +51,7 @@ def test_the_width_is_the_standard_deviation_of_the_heads_own_map():
 
 
 def test_a_head_that_prefers_what_is_far_has_no_bump():
-    found = bump(torch.tensor([0.5, 0.5, 0.1]))
+    found = bump(torch.tensor([[0.5, 0.5, 0.1]]))
     assert found["strength"] < 0 and math.isnan(found["width"]) and math.isnan(found["center_row"])
 
 
@@ -78,7 +83,7 @@ def test_a_fresh_mask_has_not_moved_and_a_scaled_one_has_moved_by_the_scale():
 def test_the_rank_of_known_masks():
     grid = Grid(3, 3)
     ones, distances = torch.ones(9, 9), grid.distances()
-    flat = measures(torch.stack([ones, torch.eye(9)]), torch.stack([ones, torch.eye(9)]), ones, ones, grid)
+    flat = mask_measures(torch.stack([ones, torch.eye(9)]), torch.stack([ones, torch.eye(9)]), ones, ones, grid)
     assert flat["rank"] == pytest.approx([1, 9], rel=1e-6) and flat["rank_1%"] == [1, 9]
     assert flat["reach"] == pytest.approx([distances.mean().item(), 0]) and flat["negative"] == [0, 0]
     assert flat["kernel_fit"] == pytest.approx([1, 1 / 3], rel=1e-5)
@@ -87,7 +92,9 @@ def test_the_rank_of_known_masks():
 def test_a_three_by_three_kernel_uses_nine_ranks_of_its_rolled_mask():
     attention = Masked(32, 2, Grid(8, 8), rank=20, kernel="conv3x3")
     rolled = attention.mask_a.mT @ attention.mask_b
-    found = measures(attention.mask(), rolled, initial_mask(attention), kernel_map(attention.grid, "conv3x3"), attention.grid)
+    found = mask_measures(
+        attention.mask(), rolled, attention.initial_mask(), kernel_map(attention.grid, "conv3x3"), attention.grid
+    )
     assert found["rank_1%"] == [9, 9] and found["kernel_fit"] == pytest.approx([1, 1], abs=1e-4)
 
 

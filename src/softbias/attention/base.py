@@ -147,6 +147,10 @@ class Attention(nn.Module):
         """# (B, N, 3, H, D) -> 3 × (B, H, N, D)"""
         return tuple(part.transpose(1, 2) for part in packed.unbind(2))
 
+    def split_heads(self, x: Tensor) -> Tensor:
+        """# (B, N, C) -> (B, H, N, D)"""
+        return x.reshape(*x.shape[:-1], self.heads, -1).transpose(1, 2)
+
     def merge(self, heads: Tensor) -> Tensor:
         """# (B, H, N, D) -> (B, N, C)"""
         out: Tensor = self.proj(heads.transpose(1, 2).flatten(2))

@@ -10,7 +10,6 @@ our kernels are faster (`softbias.kernels.short_seq`).
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from softbias.attention.base import Attention, Mixture
@@ -26,7 +25,7 @@ class Full(Attention):
         return Mixture()
 
     def score_mask(self) -> Tensor:
-        return torch.ones(self.heads, len(self.grid), len(self.grid), device=self.proj.weight.device)
+        return self.proj.weight.new_ones(self.heads, len(self.grid), len(self.grid))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return dispatch.dot_product_attention(q, k, v, scale=self.scale)

@@ -44,9 +44,6 @@ class Site:
     def grid(self) -> Grid:
         return self.attention.grid
 
-    def read(self, module: nn.Module, x: Tensor) -> Tensor:
-        return self.attention.attention_map(x)
-
 
 class ForeignAttention(Attention):
     """What the adapters share: attention by content, softmax(Q Kᵀ / √D), from one layer for queries, keys and values.

@@ -129,8 +129,3 @@ def create_hugging_face(
     else:
         model = AutoModelForImageClassification.from_config(config)
     return HuggingFaceClassifier(model).to(device=device, dtype=dtype)
-
-
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    """# (B, N, C) -> (B, H, N, D)"""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)

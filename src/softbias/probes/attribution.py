@@ -28,10 +28,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
+from torch.utils.hooks import RemovableHandle
 
-from softbias.attention import Attention, NoAttentionMapError
+from softbias.attention import NoAttentionMapError
 from softbias.errors import NotMeasurableError, unknown_name
-from softbias.models.foreign import split_heads
 from softbias.models.inspect import (
     Inspection,
     Site,
@@ -93,10 +93,9 @@ def inspect_with_gradients(model: nn.Module, images: Tensor, target: Tensor | No
     outputs: dict[int, Tensor] = {}
     with evaluating(model), ExitStack() as hooks, torch.enable_grad():
         for layer in layers:
-            module: Any = sites[layer].module
             for hook in (
-                module.register_forward_hook(value_hook(sites[layer], layer, maps, values), with_kwargs=True),
-                output_hook(module, layer, outputs),
+                sites[layer].module.register_forward_hook(value_hook(sites[layer], layer, maps, values), with_kwargs=True),
+                output_hook(sites[layer], layer, outputs),
             ):
                 hooks.callback(hook.remove)
         images = images.detach().requires_grad_()
@@ -106,7 +105,7 @@ def inspect_with_gradients(model: nn.Module, images: Tensor, target: Tensor | No
         score = logits.gather(1, target[:, None]).sum()
         found = torch.autograd.grad(score, [images, *(outputs[layer] for layer in layers)])
     gradients = {
-        layer: split_heads(slope, maps[layer].shape[1]) @ values[layer].mT
+        layer: sites[layer].attention.split_heads(slope) @ values[layer].mT
         for layer, slope in zip(layers, found[1:], strict=True)
     }
     grids = {layer: sites[layer].grid for layer in layers}
@@ -121,36 +120,18 @@ def value_hook(site: Site, layer: int, maps: dict[int, Tensor], values: dict[int
     def read(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         with torch.no_grad():
             read_map(module, args, kwargs, output)
-            values[layer] = read_values(module, args[0] if args else next(iter(kwargs.values())))
+            values[layer] = site.attention.values(site.attention.tokens_of(args, kwargs))
 
     return read
 
 
-def read_values(module: Any, x: Tensor) -> Tensor:
-    """V of every readable attention: ours, timm's (ViT, DeiT, ConViT) and Hugging Face's.  # (B, N, C) -> (B, H, N, D)"""
-    if isinstance(module, Attention):
-        return module.values(x)
-    if hasattr(module, "qkv"):
-        return split_heads(module.qkv(x).chunk(3, dim=-1)[2], module.num_heads)
-    if hasattr(module, "v"):  # timm's GPSA
-        return split_heads(module.v(x), module.num_heads)
-    return split_heads((module.v_proj if hasattr(module, "v_proj") else module.value)(x), module.num_attention_heads)
-
-
-def output_hook(module: Any, layer: int, outputs: dict[int, Tensor]) -> Any:
+def output_hook(site: Site, layer: int, outputs: dict[int, Tensor]) -> RemovableHandle:
     """Keeps O = A V, the input of the output projection."""
-    project = getattr(module, "proj", None) or getattr(module, "o_proj", None)
-    if project is not None:
 
-        def before(_: nn.Module, args: tuple[Tensor, ...]) -> None:
-            outputs[layer] = args[0]
+    def before(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+        outputs[layer] = args[0]
 
-        return project.register_forward_pre_hook(before)
-
-    def after(_: nn.Module, args: Any, output: Any) -> None:  # older releases of transformers project in a module of its own
-        outputs[layer] = output[0] if isinstance(output, tuple) else output
-
-    return module.register_forward_hook(after)
+    return site.attention.output_layer.register_forward_pre_hook(before)
 
 
 # Rollout of a model

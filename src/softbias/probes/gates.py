@@ -1,9 +1,9 @@
-"""What gated and positional heads have learned about place: the gate σ(λ), and the centre and width of each bump.
+"""What gated and positional heads have learned about position: the gate σ(λ), and the center and width of each bump.
 
     v · r(δ) = −α ‖δ − Δ‖² + constant,   v = α (2 Δ_column, 2 Δ_row, −1)   so   α = −v₃,  Δ = v₁₂ / 2α,  width = 1 / √(2α)
 
-The width is the standard deviation of the Gaussian, in patches. Where α ≤ 0 there is no bump: the head prefers what is far
-away, and centre and width are empty. Read off the weights, so there are no pictures and no interval.
+The width is the standard deviation of the Gaussian, in patches. Where α ≤ 0 there is no bump, because the head prefers what is
+far away; center and width are empty. These are weights, so there are no images and no interval.
 """
 
 from __future__ import annotations
@@ -15,65 +15,30 @@ from typing import Any
 import torch
 from torch import nn
 
-from softbias.attention.gated import Gated
-from softbias.attention.positional import Positional
 from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError
-from softbias.models.inspect import attention_sites
 from softbias.probes.drawing import HUES, by_layer, heading, latest, over_training, panels, save, through_training
-from softbias.probes.rows import Row, Rows, labeled, without_interval
+from softbias.probes.rows import Row, Rows, labeled, learned_rows
 
-UNITS = {"gate": "share of place", "strength": "α", "center_row": "patches", "center_column": "patches", "width": "patches"}
+MEASURES = ("gate", "strength", "center_row", "center_column", "width")
 
 
 @torch.no_grad()
 def gates(model: nn.Module | Classifier, data: Any = None) -> Rows:
-    """Rows per layer and head that has a place: gate, strength, centre and width. No pass over pictures."""
+    """Rows per layer and head that knows positions: gate, strength, center and width. No pass over images."""
     classifier = Classifier.of(model)
-    found: Rows = []
-    for layer, site in enumerate(attention_sites(classifier.model)):
-        for head, values in enumerate(places(site.module)):
-            found += [
-                {"measure": name, "unit": UNITS[name], "layer": layer, "head": head, **without_interval(value)}
-                for name, value in values.items()
-            ]
+    found = learned_rows(classifier.model, MEASURES)
     if not found:
         raise NotMeasurableError(f"{classifier.name} has no gated or positional attention, so it has no gates")
     return labeled(classifier, "gates", found)
 
 
-def places(module: Any) -> list[dict[str, float]]:
-    """What each head of a layer has learned about place; nothing for other layers."""
-    if isinstance(module, Gated):
-        return [{"gate": float(gate), **bump(v)} for gate, v in zip(module.gate.sigmoid(), module.place.weight, strict=True)]
-    if isinstance(module, Positional):
-        return [bump(v) for v in module.place.weight]
-    if type(module).__name__ == "GPSA":  # timm's ConViT
-        shares = module.gating_param.sigmoid().flatten()
-        return [{"gate": float(gate), **bump(v)} for gate, v in zip(shares, module.pos_proj.weight, strict=True)]
-    return []
-
-
-def bump(v: torch.Tensor) -> dict[str, float]:
-    """Strength, centre and width of a head's positional score.  # (3,)"""
-    across, down, square = v.detach().tolist()
-    if square >= 0:
-        return {"strength": -square, "center_row": math.nan, "center_column": math.nan, "width": math.nan}
-    strength = -square
-    return {
-        "strength": strength,
-        "center_row": down / (2 * strength),
-        "center_column": across / (2 * strength),
-        "width": 1 / math.sqrt(2 * strength),
-    }
-
-
 def draw(rows: Rows, folder: Path) -> list[Path]:
     """Gates by layer or over training, and where the bumps sit around the query."""
     if through_training(rows):
-        made = over_training(rows, folder, "gates", "gate", "gate σ(λ): share of place")
+        made = over_training(rows, folder, "gates", "gate", "gate σ(λ): share of position")
     elif any(row["measure"] == "gate" for row in rows):
-        made = by_layer(rows, folder, "gates", {"gate": "gate σ(λ): share of place"})
+        made = by_layer(rows, folder, "gates", {"gate": "gate σ(λ): share of position"})
     else:
         made = []
     return made + draw_centers(rows, folder)

@@ -21,7 +21,7 @@ Shapes: B images, H heads, P patches.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from softbias.attention import Attention
-from softbias.attention.full import Full
-from softbias.attention.masked import EPSILON, Masked, frobenius
 from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError
 from softbias.models.inspect import attention_sites
@@ -56,11 +54,12 @@ def gradient_biasing(
     classifier = Classifier.of(model)
     images = sample(data, classifier, n=n, seed=seed, split=split)
     images.needed_labels("gradient-biasing")
-    layers = {layer: site.module for layer, site in enumerate(attention_sites(classifier.model, images.size))}
-    chosen: dict[int, Any] = {layer: module for layer, module in layers.items() if isinstance(module, Masked | Full)}
-    if not chosen:
+    sites = attention_sites(classifier.model, images.size)
+    own = {layer: site.attention for layer, site in enumerate(sites) if site.attention is site.module}
+    chosen = {layer: attention for layer, attention in own.items() if attention.score_mask() is not None}
+    soft = [layer for layer, attention in own.items() if "mask" in attention.bias_measures and layer not in chosen]
+    if not chosen and not soft:
         raise NotMeasurableError(f"{classifier.name} has neither learned masks nor full attention of ours to compare them with")
-    soft = [layer for layer, module in chosen.items() if isinstance(module, Masked) and module.norm == "softmax"]
     if soft:
         raise NotMeasurableError(
             f'layers {soft} of {classifier.name} have norm="softmax", where the mask does not scale the gradient'
@@ -96,18 +95,16 @@ def recording(layers: dict[int, Attention]) -> Iterator[dict[int, tuple[Tensor, 
     """Run the layers by their definition and keep scores S, masked map Y and mask M, with the gradients of the first two."""
     found: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
-    def explicit(layer: int, module: Any) -> Any:
+    def explicit(layer: int, module: Attention) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:
             q, k, v = module.project(x)
-            scores = module.scores(q, k)
-            mask = module.mask() if isinstance(module, Masked) else torch.ones_like(scores[0])
+            scores, mask = module.scores(q, k), module.score_mask()
+            assert mask is not None
             masked = scores * mask
             scores.retain_grad()
             masked.retain_grad()
             found[layer] = scores, masked, mask.detach()
-            if isinstance(module, Masked):
-                return module.merge((masked @ v) / (frobenius(masked) + EPSILON))
-            return module.merge(masked.softmax(-1) @ v)
+            return module.merge(module.apply_scores(masked, v))
 
         return forward
 

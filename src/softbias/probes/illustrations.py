@@ -47,7 +47,7 @@ def illustrations(model: nn.Module | Classifier, data: Source, *, seed: int = 0,
         for head in range(heads):
             found += cell_rows("full attention, untrained", full[head % len(full), query], grid, head)
         for strength in STRENGTHS:
-            attention = Positional(16, heads, grid, content=False, strength=strength).place.map()
+            attention = Positional(16, heads, grid, content=False, strength=strength).bias_map()
             for head in range(heads):
                 found += cell_rows(f"positional, α = {strength:g}", attention[head, query], grid, head)
     for kernel in KERNELS:

@@ -64,7 +64,7 @@ def locality(
 
 
 def map_reading(site: Site) -> str:
-    return PLAIN if getattr(site.module, "rows_sum_to_one", True) else ABSOLUTE
+    return PLAIN if site.attention.rows_sum_to_one else ABSOLUTE
 
 
 def patch_map(attention: Tensor, site: Site) -> Tensor:
@@ -97,7 +97,7 @@ def original_maps(model: nn.Module, sites: list[Site], layers: list[int], images
     for layer in layers:
         site = sites[layer]
         padded = torch.cat([tokens.new_zeros(len(tokens), site.grid.prefix, tokens.shape[-1]), tokens], dim=1)
-        found[layer] = site.read(site.module, padded)
+        found[layer] = site.attention.attention_map(padded)
     return found
 
 
