@@ -7,7 +7,7 @@ import torch
 import torchvision.transforms.v2.functional as reference
 from torch import Tensor
 
-from softbias.data.augment import color, erasing
+from softbias.data.augment import apply, color
 from softbias.data.augment import rng as hashing
 from softbias.data.augment.apply import Augmentation, augment, draws, normalize
 from softbias.data.augment.mixing import plan_mix
@@ -98,7 +98,7 @@ def test_cutout_takes_a_square_that_may_reach_over_the_border():
 
 def test_erasing_covers_the_share_that_was_asked_for():
     settings = Augmentation(erasing=0.4, erasing_scale=(0.1, 0.3))
-    gone = erasing.draw_erasing(Stream.of(0, 0, torch.arange(3000)), settings, (32, 32))
+    gone = apply.draw_erasing(Stream.of(0, 0, torch.arange(3000)), settings, (32, 32))
     areas = gone.float().mean((1, 2, 3))
     assert (areas > 0).float().mean().item() == pytest.approx(0.4, abs=0.03)
     erased = areas[areas > 0]
@@ -116,7 +116,7 @@ def test_erased_pixels_become_the_mean_or_noise():
     for value in ("zero", "noise"):
         settings = Augmentation(erasing=1.0, erasing_value=value)
         given = augment(images, torch.arange(500), 0, 0, settings, MEAN, STD)
-        gone = erasing.draw_erasing(Stream.of(0, 0, torch.arange(500)), settings, (16, 16)).expand_as(given)
+        gone = apply.draw_erasing(Stream.of(0, 0, torch.arange(500)), settings, (16, 16)).expand_as(given)
         kept = normalize(images, MEAN, STD)
         torch.testing.assert_close(given[~gone], kept[~gone], rtol=1e-5, atol=1e-5)
         spread = given[gone].std().item()
@@ -124,7 +124,7 @@ def test_erased_pixels_become_the_mean_or_noise():
 
 
 def test_noise_differs_between_pixels_channels_and_samples():
-    noise = erasing.noise(Stream.of(0, 0, torch.arange(200)), (16, 16))
+    noise = apply.noise(Stream.of(0, 0, torch.arange(200)), (16, 16))
     assert abs(torch.corrcoef(noise.transpose(0, 1).flatten(1)) - torch.eye(3)).max() < 0.02
     assert abs(torch.corrcoef(noise[:2].flatten(1)) - torch.eye(2)).max() < 0.15
     assert len(noise[0, 0].unique()) > 250

@@ -9,15 +9,26 @@ from softbias.data.augment.rng import (
     Stream,
     epoch_of_view,
     hash_integers,
-    integers,
-    normal,
     operation_id,
+    to_integers,
     to_normal,
-    uniform,
+    to_uniform,
 )
 
 MANY = torch.arange(200_000)
 SIGNIFICANT = 1e-4  # everything here is deterministic: a test that passes once passes always
+
+
+def uniform(*key) -> torch.Tensor:
+    return to_uniform(hash_integers(*key))
+
+
+def normal(*key) -> torch.Tensor:
+    return to_normal(hash_integers(*key))
+
+
+def integers(seed, epoch, index, operation, low, high, draw=0) -> torch.Tensor:
+    return to_integers(hash_integers(seed, epoch, index, operation, draw), low, high)
 
 
 def by_hand(seed: int, epoch: int, index: int, operation: int, draw: int) -> int:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from softbias.data.augment.apply import Augmentation, augment
 from softbias.data.augment.mixing import MixPlan, apply_mix, draw_beta, mix_targets, plan_mix, repeated
-from softbias.data.augment.rng import Stream, epoch_of_view, uniform
+from softbias.data.augment.rng import Stream, epoch_of_view, hash_integers, to_uniform
 
 MIXUP, CUTMIX, BOTH = Augmentation(mixup=0.8), Augmentation(cutmix=1.0), Augmentation(mixup=0.8, cutmix=1.0)
 MANY = torch.arange(5000)
@@ -142,9 +142,9 @@ def test_repeated_augmentation_shows_a_picture_several_times_each_time_different
     assert len(order) == 10
     assert torch.equal(torch.bincount(view), torch.tensor([4, 3, 3]))
     assert len(order.unique()) == 4
-    numbers = uniform(0, epoch_of_view(5, view), order, "crop")
+    numbers = to_uniform(hash_integers(0, epoch_of_view(5, view), order, "crop"))
     assert len(numbers.unique()) == 10
-    assert torch.equal(numbers[view == 0], uniform(0, 5, order[view == 0], "crop"))
+    assert torch.equal(numbers[view == 0], to_uniform(hash_integers(0, 5, order[view == 0], "crop")))
     same, zero = repeated(order, 1)
     assert torch.equal(same, order)
     assert not zero.any()

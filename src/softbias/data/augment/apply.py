@@ -1,16 +1,18 @@
-"""From stored pixels to what a model is trained on: crop, flip, affine, RandAugment, color, normalization, erasing.
+"""From stored bytes to the images that a model trains on: crop, flip, affine, RandAugment, color, normalization, erasing.
 
     augment(images, index, epoch, seed, settings, mean, std)
 
-What a sample becomes is a function of (seed, epoch, index, settings) and its pixels: the batch it stands in, its order, and
-the number of workers and processes do not matter. There is no generator, no host synchronization and no shape that depends
-on values, so a training step that contains it can be compiled and captured in a CUDA graph.
+The result for a sample is a function of (seed, epoch, index, settings) and its bytes: its batch, the order, and the number of
+workers and processes do not matter. There is no generator, no host synchronization and no shape that depends on values, so a
+training step that contains it can be compiled and captured in a CUDA graph.
 
 Geometry is composed into one resampling (`geometry`), or an exact copy of pixels where none is needed; photometry runs over
-the whole batch with neutral arguments for the samples that it spares (`color`, `randaugment`). docs/augmentation.md says
-how this compares with libraries.
+the whole batch with neutral arguments for the samples that it spares (`color`, `randaugment`). At the end parts are removed:
+cutout (DeVries and Taylor, 2017) is a square whose center lies anywhere, so that it may reach over the border; erasing (Zhong
+et al., 2020) is timm's rectangle inside the image, of random area and aspect ratio. It becomes zero, which is the mean, or
+noise of variance 1. docs/augmentation.md compares this with libraries.
 
-Shapes: B samples, stored pictures of H × W, results of h × w.
+Shapes: B samples, stored images of H × W, results of h × w.
 """
 
 from __future__ import annotations
@@ -20,13 +22,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from softbias.data.augment import color, erasing, geometry, randaugment
-from softbias.data.augment.geometry import Size, rotate_quarter
-from softbias.data.augment.rng import Draws, Stream
+from softbias.data.augment import color, geometry, randaugment
+from softbias.data.augment.geometry import TRIES, Size, box_mask, draw_rectangles, rotate_quarter
+from softbias.data.augment.rng import Draws, Stream, operation_id, to_normal
 from softbias.data.augment.settings import Augmentation
 from softbias.errors import SoftbiasError
 
 __all__ = ["Augmentation", "augment", "normalize", "rotate_quarter"]
+
+CUTOUT_ROW, CUTOUT_COLUMN = operation_id("cutout row"), operation_id("cutout column")
+ERASING, ERASING_SHAPE = operation_id("erasing"), operation_id("erasing shape")
+ERASING_TOP, ERASING_LEFT, NOISE = operation_id("erasing top"), operation_id("erasing left"), operation_id("erasing noise")
 
 
 def augment(
@@ -40,12 +46,12 @@ def augment(
     *,
     size: Size | None = None,
 ) -> Tensor:
-    """Augmented, normalized pictures.  # (B, H, W, 3) or (B, 3, H, W) uint8, (B,) -> (B, 3, h, w) float32
+    """Augmented, normalized images.  # (B, H, W, 3) or (B, 3, H, W) uint8, (B,) -> (B, 3, h, w) float32
 
-    index       each sample's number in the training set
-    epoch       a number, or an int64 tensor of shape () or (B,); see `hashing.epoch_of_view` for repeated augmentation
-    mean, std   of the channels, for pixels in 0 … 1
-    size        height and width of the result; those of the pictures by default
+    index       of each sample in the training set
+    epoch       a number, or an int64 tensor of shape () or (B,); see `rng.epoch_of_view` for repeated augmentation
+    mean, std   of the channels, for values in 0 … 1
+    size        height and width of the result; those of the images by default
     """
     images = channels_first(images)
     source: Size = (images.shape[-2], images.shape[-1])
@@ -58,17 +64,17 @@ def augment(
     reflect = settings.fill == "reflect"
     inside: Tensor | None = None
     if settings.resamples:
-        places = geometry.compose(
+        matrices = geometry.compose(
             geometry.crop_matrix(top, left, height, width, source, size), geometry.flip_matrix(rows, columns)
         )
         if settings.moves:
-            places = geometry.compose(places, geometry.draw_affine(stream, settings, size))
+            matrices = geometry.compose(matrices, geometry.draw_affine(stream, settings, size))
         policy = settings.randaugment_settings()
         layers = randaugment.draw_layers(stream, policy) if policy else []
         for layer in layers:
-            places = geometry.compose(places, randaugment.layer_matrix(layer, size))
+            matrices = geometry.compose(matrices, randaugment.layer_matrix(layer, size))
         fill = mean * 255 if settings.fill == "mean" else None
-        images = geometry.warp(images.to(torch.float32), places, size, fill=fill, reflect=reflect)
+        images = geometry.warp(images.to(torch.float32), matrices, size, fill=fill, reflect=reflect)
         for layer in layers:
             images = randaugment.photometric(images, layer)
     else:
@@ -80,14 +86,46 @@ def augment(
     if settings.jitters:
         images = color.jitter(images, stream, settings)
     images = images.mul_(1 / (255 * std)).sub_(mean / std)  # in place: half of the time is fresh memory
-    return erasing.erase(images, stream, settings)
+    return erase(images, stream, settings)
 
 
 def draws(settings: Augmentation) -> Draws:
-    """What is drawn for each sample."""
+    """The random numbers that are drawn for each sample, but for noise."""
     policy = settings.randaugment_settings()
     layers = randaugment.draws(policy) if policy else {}
-    return geometry.draws(settings) | layers | color.draws(settings) | erasing.draws(settings)
+    cutout = {CUTOUT_ROW: 1, CUTOUT_COLUMN: 1} if settings.cutout else {}
+    erasing = {ERASING: 1, ERASING_SHAPE: 2 * TRIES, ERASING_TOP: 1, ERASING_LEFT: 1} if settings.erasing else {}
+    return geometry.draws(settings) | layers | color.draws(settings) | cutout | erasing
+
+
+def erase(images: Tensor, stream: Stream, settings: Augmentation) -> Tensor:
+    """Cutout, then erasing, as the settings ask, in place.  # (B, 3, H, W) -> (B, 3, H, W)"""
+    size = images.shape[-2], images.shape[-1]
+    if settings.cutout:
+        top = stream.integers(CUTOUT_ROW, 0, size[0]) - settings.cutout // 2
+        left = stream.integers(CUTOUT_COLUMN, 0, size[1]) - settings.cutout // 2
+        images = images.mul_(~box_mask(top, top + settings.cutout, left, left + settings.cutout, size))
+    if settings.erasing:
+        gone = draw_erasing(stream, settings, size)
+        images = images.mul_(~gone) if settings.erasing_value == "zero" else torch.where(gone, noise(stream, size), images)
+    return images
+
+
+def draw_erasing(stream: Stream, settings: Augmentation, size: Size) -> Tensor:
+    """The pixels to erase.  # (B, 1, H, W)"""
+    height, width, found = draw_rectangles(
+        stream, ERASING_SHAPE, size, settings.erasing_scale, settings.erasing_ratio, whole=False
+    )
+    erased = found & (stream.uniform(ERASING) < settings.erasing)
+    top = stream.integers(ERASING_TOP, 0, size[0] - height + 1)
+    left = stream.integers(ERASING_LEFT, 0, size[1] - width + 1)
+    return box_mask(top, torch.where(erased, top + height, top), left, left + width, size)
+
+
+def noise(stream: Stream, size: Size) -> Tensor:
+    """Normal noise; a pixel's 64 bits give 21 to each of its channels.  # (B, 3, H, W)"""
+    bits = stream.bits(NOISE, size[0] * size[1])  # (B, H·W)
+    return torch.stack([to_normal(bits, 21, 21 * channel) for channel in range(3)], dim=1).reshape(-1, 3, *size)
 
 
 def normalize(images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> Tensor:
@@ -97,7 +135,7 @@ def normalize(images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[floa
 
 
 def channels_first(images: Tensor) -> Tensor:
-    """Either layout as (B, 3, H, W); where both fit, the last axis is taken for the channels, as pictures are stored."""
+    """Either layout as (B, 3, H, W); where both are possible, the last axis is taken for the channels, as in stored images."""
     if images.ndim == 4 and images.shape[-1] == 3:
         return images.permute(0, 3, 1, 2).contiguous()
     if images.ndim == 4 and images.shape[1] == 3:
@@ -107,7 +145,7 @@ def channels_first(images: Tensor) -> Tensor:
 
 def check(images: Tensor, index: Tensor, settings: Augmentation, source: Size) -> None:
     if images.dtype != torch.uint8:
-        raise SoftbiasError(f"augment takes stored pixels as uint8, but got {images.dtype}; give them before normalizing")
+        raise SoftbiasError(f"augment takes stored bytes (uint8), but got {images.dtype}; give the images before normalizing")
     if index.shape != images.shape[:1]:
         raise SoftbiasError(f"{len(images)} pictures need as many indices, but index has shape {tuple(index.shape)}")
     if settings.crop == "pad" and settings.fill == "reflect" and settings.crop_padding >= min(source):
@@ -118,7 +156,7 @@ def check(images: Tensor, index: Tensor, settings: Augmentation, source: Size) -
 
 
 def per_channel(values: Sequence[float] | Tensor, like: Tensor) -> Tensor:
-    """Three numbers, without a copy from the host, which a CUDA graph would refuse.  # (3, 1, 1) float32"""
+    """Three numbers as a tensor, without a copy from the host, which a CUDA graph would refuse.  # (3, 1, 1) float32"""
     if not isinstance(values, Tensor):
         values = torch.stack([torch.full((), float(value), device=like.device) for value in values])
     if values.numel() != 3:

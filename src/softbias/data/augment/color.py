@@ -1,16 +1,16 @@
-"""Brightness, contrast, saturation, hue and grayscale, with other factors for each sample.
+"""Brightness, contrast, saturation, hue and grayscale, with its own factors for each sample.
 
     y = b c (s x + (1 − s) gray(x)) + b (1 − c) mean gray(x)       gray = .299 R + .587 G + .114 B
 
-for brightness b, contrast c and saturation s: each blends with black, with the picture's mean gray, and with its gray
-version, as PIL and torchvision do. Blending with gray does not change gray, so the three are one formula. We differ in
-clipping once at the end, where they clip after each, and in their order, which torchvision draws.
+for brightness b, contrast c and saturation s: they blend with black, with the image's mean gray, and with its gray version,
+as in PIL and torchvision. Blending with gray does not change gray, so the three are one formula. We differ in two points: we
+clip once at the end, where they clip after each operation, and our order is fixed, where torchvision draws it.
 
 Hue is shifted as in HSV, without going there and back: with V = max, C = max − min and hue h in sixths of the circle,
 
     channel = V − C · clip(min(k, 4 − k), 0, 1),     k = (h + n) mod 6,     n = 5, 3, 1 for R, G, B
 
-Shapes: pictures (B, 3, H, W), float in 0 … 255; factors (B,).
+Shapes: images (B, 3, H, W), float in 0 … 255; factors (B,).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ JITTER, GRAYSCALE = operation_id("color jitter"), operation_id("grayscale")
 
 
 def draws(settings: Augmentation) -> Draws:
-    """What is drawn here for each sample."""
+    """The random numbers that are drawn here for each sample."""
     return ({JITTER: 4} if settings.jitters else {}) | ({GRAYSCALE: 1} if settings.grayscale else {})
 
 
 def luma(images: Tensor) -> Tensor:
-    """# (B, 3, H, W) -> (B, 1, H, W)"""
+    """Gray, .299 R + .587 G + .114 B.  # (B, 3, H, W) -> (B, 1, H, W)"""
     return (0.299 * images[:, 0:1]).add_(images[:, 1:2], alpha=0.587).add_(images[:, 2:3], alpha=0.114)
 
 
@@ -73,7 +73,7 @@ def jitter(images: Tensor, stream: Stream, settings: Augmentation) -> Tensor:
 
 
 def sharpen(images: Tensor, factor: Tensor) -> Tensor:
-    """Blends with the smoothed picture: 0 is smooth, 1 the picture itself, 2 sharper.  # (B, 3, H, W), (B,) -> (B, 3, H, W)
+    """Blends with the smoothed image: 0 is smooth, 1 the image itself, 2 sharper.  # (B, 3, H, W), (B,) -> (B, 3, H, W)
 
     Smooth is PIL's: a 3 × 3 kernel of ones with 5 in the middle, over 13, with the outermost pixels left as they are.
     """

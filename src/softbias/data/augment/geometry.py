@@ -1,13 +1,14 @@
 """Where each output pixel is taken from: crop, flips, rotation, translation, zoom and shear as one matrix per sample.
 
-    source = M_crop M_flip M_affine M_1 M_2 … · place          coordinates (x, y, 1) in pixels from the picture's center
+    source = M_crop M_flip M_affine M_1 M_2 … · target         coordinates (x, y, 1) in pixels from the image's center
 
-A matrix maps a place in the result to the place in the source it is read from, so what happens last stands rightmost and
-a picture is interpolated once, however much happens to it. Where only whole pixels move (pad-crop, flips), they are copied.
+A matrix maps a point of the result to the point of the source that it is read from. So the last operation is the rightmost
+matrix, and an image is interpolated once, however many operations there are. Where only whole pixels move (pad-crop, flips),
+they are copied.
 
 Matrices are multiplied elementwise: a matrix product would be rounded to TF32 where training allows that.
 
-Shapes: B samples, source pictures of H × W, results of h × w, matrices (B, 2, 3).
+Shapes: B samples, source images of H × W, results of h × w, matrices (B, 2, 3).
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ TRIES = 10  # torchvision's and timm's number of attempts to find a rectangle th
 
 
 def draws(settings: Augmentation) -> Draws:
-    """What is drawn here for each sample."""
+    """The random numbers that are drawn here for each sample."""
     crop = {"none": {}, "pad": {CROP_TOP: 1, CROP_LEFT: 1}, "resized": {CROP_SHAPE: 2 * TRIES, CROP_TOP: 1, CROP_LEFT: 1}}
     return crop[settings.crop] | {FLIP: 2} | ({AFFINE: 5} if settings.moves else {})
 
 
 def matrix(a: Tensor, b: Tensor, x: Tensor, c: Tensor, d: Tensor, y: Tensor) -> Tensor:
     """[[a, b, x], [c, d, y]] per sample.  # 6 × (B,) -> (B, 2, 3)"""
-    return torch.stack([a, b, x, c, d, y], dim=-1).unflatten(-1, (2, 3))
+    return torch.stack([a, b, x, c, d, y], dim=-1).reshape(*a.shape, 2, 3)
 
 
 def compose(first: Tensor, second: Tensor) -> Tensor:
-    """The matrix of first(second(place)).  # (B, 2, 3), (B, 2, 3) -> (B, 2, 3)"""
+    """The matrix of first(second(point)).  # (B, 2, 3), (B, 2, 3) -> (B, 2, 3)"""
     product = (first[..., :2, None] * second[..., None, :, :]).sum(-2)
     return torch.cat([product[..., :2], product[..., 2:] + first[..., 2:]], dim=-1)
 
 
 def rotation(radians: Tensor) -> Tensor:
-    """Turns the picture counterclockwise, as PIL does.  # (B,) -> (B, 2, 3)"""
+    """Turns the image counterclockwise, as PIL does.  # (B,) -> (B, 2, 3)"""
     cos, sin, zero = radians.cos(), radians.sin(), torch.zeros_like(radians)
     return matrix(cos, -sin, zero, sin, cos, zero)
 
@@ -57,7 +58,7 @@ def draw_rectangles(
     """Height and width of a random rectangle, and whether one was found.
 
     Area is uniform in `scale`, log(height / width) uniform in log `ratio`; of ten attempts the first that fits is taken.
-    `whole` says whether a rectangle as high or as wide as the picture fits.  # 3 × (B,)
+    whole: whether a rectangle as high or as wide as the image fits.  # 3 × (B,)
     """
     height, width = size
     u = stream.uniform(operation, 2 * TRIES)
@@ -100,7 +101,7 @@ def draw_crops(stream: Stream, settings: Augmentation, source: Size, size: Size)
 
 
 def central_crop(source: Size, ratio: tuple[float, float]) -> Size:
-    """The largest part whose aspect lies within `ratio`: what RandomResizedCrop takes where nothing fits."""
+    """The largest part whose aspect ratio lies within `ratio`: RandomResizedCrop takes it where nothing fits."""
     height, width = source
     aspect = min(max(width / height, ratio[0]), ratio[1])
     return (round(width / aspect), width) if aspect > width / height else (height, round(height * aspect))
@@ -113,7 +114,7 @@ def draw_flips(stream: Stream, settings: Augmentation) -> tuple[Tensor, Tensor]:
 
 
 def draw_affine(stream: Stream, settings: Augmentation, size: Size) -> Tensor:
-    """# (B, 2, 3)"""
+    """Rotation, shear, zoom and translation as one matrix.  # (B, 2, 3)"""
     u = stream.uniform(AFFINE, 5)
     turn, shear, right, down = (2 * u[:, :4] - 1).unbind(1)
     zoom = u[:, 4] * (settings.zoom[1] - settings.zoom[0]) + settings.zoom[0]
@@ -140,20 +141,20 @@ def crop_matrix(top: Tensor, left: Tensor, height: Tensor, width: Tensor, source
 
 
 def flip_matrix(rows: Tensor, columns: Tensor) -> Tensor:
-    """Mirrors the rows and the columns of the samples that say so.  # 2 × (B,) -> (B, 2, 3)"""
+    """Mirrors the rows and the columns of the marked samples.  # 2 × (B,) -> (B, 2, 3)"""
     zero = torch.zeros(rows.shape, device=rows.device)
     return matrix(1.0 - 2.0 * columns, zero, zero, zero, 1.0 - 2.0 * rows, zero)
 
 
-def warp(images: Tensor, places: Tensor, size: Size, *, fill: Tensor | None = None, reflect: bool = False) -> Tensor:
-    """Bilinear reading of every output pixel at its place in the source.  # (B, 3, H, W), (B, 2, 3) -> (B, 3, h, w)
+def warp(images: Tensor, matrices: Tensor, size: Size, *, fill: Tensor | None = None, reflect: bool = False) -> Tensor:
+    """Bilinear reading of every output pixel at its point in the source.  # (B, 3, H, W), (B, 2, 3) -> (B, 3, h, w)
 
-    Outside lies `fill` (3, 1, 1), black by default, or with `reflect` the picture mirrored about its outermost pixels.
+    Outside lies `fill` (3, 1, 1), black by default, or with `reflect` the image mirrored about its outermost pixels.
     """
     source = images.shape[-2:]
     x = torch.arange(size[1], device=images.device) - (size[1] - 1) / 2  # (w,)
     y = torch.arange(size[0], device=images.device)[:, None] - (size[0] - 1) / 2  # (h, 1)
-    a, b, right, c, d, down = (entry[:, None, None] for entry in places.flatten(1).unbind(1))
+    a, b, right, c, d, down = (entry[:, None, None] for entry in matrices.flatten(1).unbind(1))
     across, along = 2 / max(source[1] - 1, 1), 2 / max(source[0] - 1, 1)  # −1 and 1 are the outermost pixels' centers
     grid = torch.stack([(a * x + b * y + right) * across, (c * x + d * y + down) * along], dim=-1)  # (B, h, w, 2)
     mode = "reflection" if reflect else "zeros"
@@ -165,7 +166,7 @@ def warp(images: Tensor, places: Tensor, size: Size, *, fill: Tensor | None = No
 def copy_pixels(
     images: Tensor, top: Tensor, left: Tensor, rows: Tensor, columns: Tensor, size: Size, *, reflect: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The h × w part at (top, left), flipped where `rows` or `columns` say so; and which pixels come from the picture.
+    """The h × w part at (top, left), flipped where `rows` or `columns` are set; and which pixels come from the image.
 
     The others hold arbitrary pixels, unless `reflect`.  # (B, 3, H, W), 4 × (B,) -> (B, 3, h, w), (B, 1, h, w)
     """
@@ -177,18 +178,27 @@ def copy_pixels(
     if reflect:
         y, x = reflected(y, height), reflected(x, width)
     inside = ((y >= 0) & (y < height))[:, None, :, None] & ((x >= 0) & (x < width))[:, None, None, :]
-    places = y.clamp(0, height - 1)[:, :, None] * width + x.clamp(0, width - 1)[:, None, :]
-    places = places.flatten(1)[:, None].expand(-1, images.shape[1], -1)
-    return images.flatten(2).gather(2, places).unflatten(2, size), inside
+    indices = y.clamp(0, height - 1)[:, :, None] * width + x.clamp(0, width - 1)[:, None, :]
+    indices = indices.flatten(1)[:, None].expand(-1, images.shape[1], -1)
+    return images.flatten(2).gather(2, indices).unflatten(2, size), inside
 
 
-def reflected(place: Tensor, side: int) -> Tensor:
+def reflected(index: Tensor, side: int) -> Tensor:
     """−1 becomes 1 and `side` becomes side − 2."""
-    return (side - 1) - ((side - 1) - place.abs()).abs()
+    return (side - 1) - ((side - 1) - index.abs()).abs()
+
+
+def box_mask(top: Tensor, bottom: Tensor, left: Tensor, right: Tensor, size: Size) -> Tensor:
+    """Which pixels lie in top ≤ row < bottom and left ≤ column < right.  # 4 × (B,) -> (B, 1, H, W)"""
+    row = torch.arange(size[0], device=top.device)
+    column = torch.arange(size[1], device=top.device)
+    rows = (row >= top[:, None]) & (row < bottom[:, None])  # (B, H)
+    columns = (column >= left[:, None]) & (column < right[:, None])  # (B, W)
+    return (rows[:, :, None] & columns[:, None, :])[:, None]
 
 
 def rotate_quarter(images: Tensor, quarters: Tensor) -> Tensor:
-    """Turns each picture counterclockwise by 0, 1, 2 or 3 quarters, exactly.  # (B, C, H, H), (B,) -> (B, C, H, H)"""
+    """Turns each image counterclockwise by 0, 1, 2 or 3 quarters, exactly.  # (B, C, H, H), (B,) -> (B, C, H, H)"""
     if images.shape[-1] != images.shape[-2]:
         height, width = images.shape[-2:]
         raise SoftbiasError(f"only square pictures turn by a quarter, but these are {height} × {width}; crop them first")

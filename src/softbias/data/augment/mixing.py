@@ -4,19 +4,18 @@
     CutMix    x' in a box of area (1 − λ), x around it
     target    λ y + (1 − λ) y'                        for CutMix with λ = 1 − the box's true area
 
-A sample's partner is another *number in the training set*, from the same hash as everything else, and not its neighbor in
-the batch: otherwise what a sample becomes would change with the batch size and the number of processes. So the order is
+A sample's partner is another *index in the training set*, from the same hash as everything else, and not its neighbor in the
+batch: otherwise the result for a sample would depend on the batch size and the number of processes. So the order is
 
     plan = plan_mix(index, epoch, seed, n_train, settings, size)
-    images = augment(pixels[index], index, …), augment(pixels[plan.partner], plan.partner, …)
-    mixed = apply_mix(*images, plan)
+    pair = augment(images[index], index, …), augment(images[plan.partner], plan.partner, …)
+    mixed = apply_mix(*pair, plan)
 
-The rest is timm's Mixup in its mode "elem": `mix_probability` says whether a sample is mixed, `mix_switch` whether by
-CutMix.
+The rest is timm's Mixup in its mode "elem": a sample is mixed with `mix_probability`, and then by CutMix with `mix_switch`.
 
 λ is drawn without rejection: √(q / (1 + q)) with q = (u^(−1/α) − 1) cos² 2πv, of random sign, is 2λ − 1 (Devroye, 1996).
 
-Shapes: B samples, pictures (B, 3, H, W), K classes.
+Shapes: B samples, images (B, 3, H, W), K classes.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from softbias.data.augment.erasing import box_mask
-from softbias.data.augment.geometry import Size
+from softbias.data.augment.geometry import Size, box_mask
 from softbias.data.augment.rng import Stream, operation_id
 from softbias.data.augment.settings import Augmentation
 from softbias.errors import SoftbiasError
@@ -39,19 +37,19 @@ DRAWS = {MIX: 2, LAMBDA: 2, PARTNER: 1, BOX_ROW: 1, BOX_COLUMN: 1}
 
 
 class MixPlan(NamedTuple):
-    """What each sample is mixed with, and how.
+    """The partner of each sample, and how the two are mixed.
 
     A sample that is not mixed has λ = 1 and itself as partner. The box is empty unless it is CutMix.
     """
 
     partner: Tensor  # (B,) int64, in 0 … n_train − 1
     lam: Tensor  # (B,) float32, the sample's share in the target
-    cut: Tensor  # (B,) bool, CutMix rather than mixup
+    cut: Tensor  # (B,) bool, CutMix instead of mixup
     box: Tensor  # (B, 4) int64: top, bottom, left, right
 
 
 def plan_mix(index: Tensor, epoch: int | Tensor, seed: int, n_train: int, settings: Augmentation, size: Size) -> MixPlan:
-    """Partners, λ and boxes for pictures of the given height and width.  # (B,)"""
+    """Partners, λ and boxes for images of the given height and width.  # (B,)"""
     if n_train < 1:
         raise SoftbiasError(f"n_train is the number of training pictures, at least 1, but n_train={n_train}")
     stream = Stream.of(seed, epoch, index, DRAWS if settings.mixes else None)
@@ -63,7 +61,7 @@ def plan_mix(index: Tensor, epoch: int | Tensor, seed: int, n_train: int, settin
     else:
         cut = mixed & bool(settings.cutmix)
         lam = draw_beta(stream, settings.mixup or settings.cutmix or 1.0)
-    partner = (index + stream.integers(PARTNER, 1, max(n_train, 2))) % n_train  # anybody else
+    partner = (index + stream.integers(PARTNER, 1, max(n_train, 2))) % n_train  # any other one
     box, area = draw_box(stream, lam, cut, size)
     lam = torch.where(mixed, torch.where(cut, 1 - area, lam), 1.0)
     return MixPlan(torch.where(mixed, partner, index), lam, cut, box)
@@ -79,7 +77,7 @@ def draw_beta(stream: Stream, alpha: float) -> Tensor:
 
 
 def draw_box(stream: Stream, lam: Tensor, cut: Tensor, size: Size) -> tuple[Tensor, Tensor]:
-    """A box with the picture's aspect and 1 − λ of its area around any pixel, clipped; and its share.  # (B, 4), (B,)"""
+    """A box of the image's aspect ratio with 1 − λ of its area, around any pixel, clipped; and its share.  # (B, 4), (B,)"""
     part = (1 - lam).sqrt()
     edges = []
     for side, operation in zip(size, (BOX_ROW, BOX_COLUMN), strict=True):
@@ -91,10 +89,10 @@ def draw_box(stream: Stream, lam: Tensor, cut: Tensor, size: Size) -> tuple[Tens
 
 
 def apply_mix(images: Tensor, partner_images: Tensor, plan: MixPlan) -> Tensor:
-    """# (B, 3, H, W), (B, 3, H, W) -> (B, 3, H, W)"""
+    """The mixed images.  # (B, 3, H, W), (B, 3, H, W) -> (B, 3, H, W)"""
     if images.shape != partner_images.shape:
         raise SoftbiasError(
-            f"pictures and their partners must have one shape, but are {tuple(images.shape)} and "
+            f"images and their partners must have one shape, but are {tuple(images.shape)} and "
             f"{tuple(partner_images.shape)}; augment both alike"
         )
     top, bottom, left, right = plan.box.unbind(1)
@@ -113,9 +111,9 @@ def mix_targets(targets: Tensor, partner_targets: Tensor, plan: MixPlan, classes
 
 
 def repeated(order: Tensor, repeats: int) -> tuple[Tensor, Tensor]:
-    """An epoch's order in which a picture comes `repeats` times in a row, and each appearance's number.  # (N,) -> 2 × (N,)
+    """An epoch's order in which an image comes `repeats` times in a row, and the view number of each.  # (N,) -> 2 × (N,)
 
-    The epoch keeps its length, so it visits 1 / repeats of the pictures (Hoffer et al., 2020; DeiT). Give `augment` and
+    The epoch keeps its length, so it visits 1 / repeats of the images (Hoffer et al., 2020; DeiT). Give `augment` and
     `plan_mix` the epoch `epoch_of_view(epoch, view)`.
 
     >>> repeated(torch.tensor([4, 2, 0, 1, 3]), 2)
@@ -123,5 +121,5 @@ def repeated(order: Tensor, repeats: int) -> tuple[Tensor, Tensor]:
     """
     if repeats < 1:
         raise SoftbiasError(f"repeats must be at least 1, but repeats={repeats}")
-    place = torch.arange(len(order), device=order.device)
-    return order[place // repeats], place % repeats
+    index = torch.arange(len(order), device=order.device)
+    return order[index // repeats], index % repeats

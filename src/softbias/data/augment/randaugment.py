@@ -1,4 +1,4 @@
-"""RandAugment (Cubuk et al., 2020) in timm's form, for a whole batch in which every sample draws other operations.
+"""RandAugment (Cubuk et al., 2020) in timm's form, for a whole batch in which every sample draws its own operations.
 
 A layer is one operation per sample with its argument. Geometric operations become matrices, which join those of the crop.
 Photometric ones are written so that an argument exists for which they change nothing; each formula then runs over the
@@ -8,11 +8,11 @@ whole batch with the neutral argument for the samples that drew another operatio
     sharpness                      the blend of `color.sharpen`, factor 1
     everything else                a table of 256 levels per sample and channel, the identity
 
-We differ from timm in this: geometry comes before photometry; resampling is bilinear (timm draws bilinear or bicubic); the
-picture is rounded to whole levels once per layer; posterize keeps at least one bit (timm asks for none at level 10, which
-made pictures black and is an error in recent Pillow).
+We differ from timm: geometry comes before photometry; resampling is bilinear (timm draws bilinear or bicubic); the
+image is rounded to whole levels once per layer; posterize keeps at least one bit (timm keeps none at level 10, which makes
+images black and is an error in recent Pillow).
 
-Shapes: B samples, pictures (B, 3, H, W) of float in 0 … 255, tables (B, 3, 256).
+Shapes: B samples, images (B, 3, H, W) of float in 0 … 255, tables (B, 3, 256).
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ Layer = tuple[Tensor, Tensor]  # operation (B,) int64, argument (B,) float
 
 
 def draws(settings: RandAugment) -> Draws:
-    """What is drawn here for each sample."""
+    """The random numbers that are drawn here for each sample."""
     return {CHOICE: 3 * settings.layers} | ({MAGNITUDE: settings.layers} if settings.magnitude_std else {})
 
 
 def draw_layers(stream: Stream, settings: RandAugment) -> list[Layer]:
-    """What happens to each sample, in order."""
+    """The operations of each sample, in order."""
     u = stream.uniform(CHOICE, 3 * settings.layers)  # (B, 3 · layers)
     if settings.magnitude_std > 100:
         level = stream.uniform(MAGNITUDE, settings.layers) * settings.magnitude
@@ -104,7 +104,7 @@ def layer_matrix(layer: Layer, size: Size) -> Tensor:
 
 
 def photometric(images: Tensor, layer: Layer) -> Tensor:
-    """The photometric part; pictures come out in whole levels.  # (B, 3, H, W) -> (B, 3, H, W)"""
+    """The photometric part; the result has whole levels.  # (B, 3, H, W) -> (B, 3, H, W)"""
     operation, argument = layer
 
     def factor(wanted: int) -> Tensor:
@@ -117,7 +117,7 @@ def photometric(images: Tensor, layer: Layer) -> Tensor:
     low, high = images.amin(2, keepdim=True), images.amax(2, keepdim=True)
     equalized = equalize_table(levels, high)
     table = torch.where((operation == EQUALIZE)[:, None, None], equalized, point_table(layer, low, high))
-    return table.gather(2, levels).unflatten(2, size)
+    return table.gather(2, levels).reshape(*images.shape[:2], *size)
 
 
 def point_table(layer: Layer, low: Tensor, high: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ def equalize_table(levels: Tensor, high: Tensor) -> Tensor:
     Counts are whole numbers in float, hence exact and the same in any order of summation.  # (B, 3, H·W) -> (B, 3, 256)
     """
     counts = high.new_zeros(*high.shape[:2], 256).scatter_add(2, levels, high.new_ones(()).expand(levels.shape))
-    brightest = counts.gather(2, high.long())  # how many have the brightest level
+    brightest = counts.gather(2, high.long())  # the number of pixels of the brightest level
     step = ((levels.shape[2] - brightest) / 255).floor_()  # (B, 3, 1)
     below = counts.cumsum(2).sub_(counts)
     rank = below.add_((step / 2).floor_()).div_(step.clamp(min=1)).floor_().clamp_(max=255)

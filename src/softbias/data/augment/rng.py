@@ -1,19 +1,18 @@
-"""Random numbers that are a function of who asks: seed, epoch, sample, operation, draw.
+"""Random numbers as a function of seed, epoch, sample, operation and draw.
 
     key  = m(m(m(index + γ) + epoch + γ) + seed + γ)         one per sample
     bits = m(key + operation + δ · draw)                     64 bits for each draw
     m    = the finalizer of SplitMix64 (Steele, Lea and Flood, 2014; Stafford's variant 13)
     γ, δ = 2⁶⁴ and 2³² over the golden ratio; δ · draw stays below 2⁶³, so that a compiler may compute it as an address
 
-There is no state. A sample's numbers depend neither on the batch it stands in, nor on how many workers or processes share
-the work, nor on what was drawn before, so a resumed run draws what an uninterrupted one would have drawn. Everything is
-elementwise arithmetic on int64 tensors, which wraps around: it runs on any device, without host synchronization, and may
-be compiled or captured in a CUDA graph.
+There is no state. A sample's numbers depend neither on its batch, nor on the number of workers or processes, nor on earlier
+draws, so a resumed run draws the same numbers as an uninterrupted one. Everything is elementwise arithmetic on int64 tensors,
+which wraps around: it runs on any device, without host synchronization, and may be compiled or captured in a CUDA graph.
 
-A sample that appears several times in one epoch (repeated augmentation) asks with `epoch_of_view(epoch, view)`.
+A sample that appears several times in one epoch (repeated augmentation) has the epoch `epoch_of_view(epoch, view)`.
 
-On a GPU these are many kernels on few numbers. Who knows beforehand what will be asked for says so (`Stream.of(…, draws)`),
-and it is drawn at once: the same numbers by fewer kernels.
+On a GPU these are many kernels on few numbers. A caller that knows all of its draws beforehand states them
+(`Stream.of(…, draws)`), and they are drawn at once: the same numbers by fewer kernels.
 
 Shapes: B samples, D draws.
 """
@@ -31,7 +30,7 @@ from softbias.errors import SoftbiasError
 
 
 def signed(word: int) -> int:
-    """The 64 bits of `word` as a signed integer, which is what torch stores.
+    """The 64 bits of `word` as a signed integer, as torch stores them.
 
     >>> signed(2**64 - 1)
     -1
@@ -67,22 +66,22 @@ def finalize(z: Tensor) -> Tensor:
     """SplitMix64's m: a bijection of 64-bit words in which every input bit changes each output bit half of the time."""
     z = (z ^ shift_right(z, 30)) * FACTOR_1
     z = (z ^ shift_right(z, 27)) * FACTOR_2
-    return settled(z ^ shift_right(z, 31))
+    return stored(z ^ shift_right(z, 31))
 
 
-def settled(z: Tensor) -> Tensor:
-    """The same; a compiler stores it.
+def stored(z: Tensor) -> Tensor:
+    """z itself, which a compiler then stores.
 
-    Each ⊕ above uses z twice, and Inductor writes a formula out again for each use, so that a chain of m would take it
-    minutes. A strided view makes it keep the value.
+    Each ⊕ above uses z twice, and Inductor writes a formula out again for each use, so that it would need minutes for a chain
+    of m. A strided view makes it keep the value.
     """
     return z.as_strided(z.size(), z.stride()) if torch.compiler.is_compiling() else z
 
 
 def sample_keys(seed: int, epoch: int | Tensor, index: Tensor) -> Tensor:
-    """The 64 bits all numbers of a sample start from.  # (B,) -> (B,)"""
+    """The 64 bits from which all numbers of a sample are made.  # (B,) -> (B,)"""
     if index.dtype != torch.int64:
-        raise SoftbiasError(f"index must be an int64 tensor of sample numbers, but it is {index.dtype}; use index.long()")
+        raise SoftbiasError(f"index must be an int64 tensor, but it is {index.dtype}; use index.long()")
     if isinstance(epoch, Tensor) and epoch.dtype != torch.int64:
         raise SoftbiasError(f"epoch must be a whole number or an int64 tensor, but it is {epoch.dtype}; use epoch.long()")
     if not -(2**63) <= seed < 2**63:
@@ -93,16 +92,16 @@ def sample_keys(seed: int, epoch: int | Tensor, index: Tensor) -> Tensor:
 
 
 def epoch_of_view(epoch: int | Tensor, view: Tensor) -> Tensor:
-    """What to give as `epoch` for a sample's view-th appearance in it; view 0 is the epoch itself.  # (B,) -> (B,)"""
+    """The `epoch` of a sample's view-th appearance in it; view 0 is the epoch itself.  # (B,) -> (B,)"""
     return view * 2**32 + epoch
 
 
-Draws = dict[int, int]  # how many numbers per sample an operation will ask for
+Draws = dict[int, int]  # operation -> numbers that it draws per sample
 
 
 @lru_cache
 def addends(draws: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
-    """operation + δ · draw for all of them. Kept: a CUDA graph refuses what comes from the host.  # (D,)"""
+    """operation + δ · draw for all of them. Kept, because a CUDA graph refuses a copy from the host.  # (D,)"""
     return torch.tensor([signed(operation + DELTA * k) for operation, count in draws for k in range(count)], device=device)
 
 
@@ -110,8 +109,8 @@ def addends(draws: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
 class Stream:
     """The random numbers of B samples.
 
-    `operation` says what a number is for: different operations are independent. With `draws` there are D independent
-    numbers per sample, of shape (B, D); without, one, of shape (B,).
+    The numbers of different operations are independent. With `draws` there are D independent numbers per sample, of shape
+    (B, D); without, one, of shape (B,).
     """
 
     keys: Tensor  # (B,)
@@ -120,7 +119,7 @@ class Stream:
 
     @classmethod
     def of(cls, seed: int, epoch: int | Tensor, index: Tensor, draws: Draws | None = None) -> Stream:
-        """`draws` are drawn at once, here; anything else is drawn when it is asked for."""
+        """`draws` are drawn at once, here; other numbers are drawn on demand."""
         keys = sample_keys(seed, epoch, index)
         if not draws or torch.compiler.is_compiling() or type(keys) is not Tensor:  # a compiler fuses them by itself
             return cls(keys)
@@ -154,7 +153,7 @@ class Stream:
 
 
 def first(drawn: Tensor | None, draws: int | None) -> Tensor | None:
-    """As many as are asked for, if there are so many.  # (B, D) -> (B,) or (B, draws)"""
+    """The first `draws` numbers; None where fewer are drawn.  # (B, D) -> (B,) or (B, draws)"""
     if drawn is None or (draws or 1) > drawn.shape[1]:
         return None
     return drawn[:, 0] if draws is None else drawn[:, :draws]
@@ -186,26 +185,3 @@ def hash_integers(seed: int, epoch: int | Tensor, index: Tensor, operation: int 
     """
     number = operation_id(operation) if isinstance(operation, str) else operation
     return finalize(sample_keys(seed, epoch, index) + number + draw * DELTA)
-
-
-def uniform(seed: int, epoch: int | Tensor, index: Tensor, operation: int | str, draw: int | Tensor = 0) -> Tensor:
-    """float32 in [0, 1)."""
-    return to_uniform(hash_integers(seed, epoch, index, operation, draw))
-
-
-def integers(
-    seed: int,
-    epoch: int | Tensor,
-    index: Tensor,
-    operation: int | str,
-    low: int | Tensor,
-    high: int | Tensor,
-    draw: int | Tensor = 0,
-) -> Tensor:
-    """int64 in [low, high), for ranges below 2³¹."""
-    return to_integers(hash_integers(seed, epoch, index, operation, draw), low, high)
-
-
-def normal(seed: int, epoch: int | Tensor, index: Tensor, operation: int | str, draw: int | Tensor = 0) -> Tensor:
-    """float32 of mean 0 and variance 1."""
-    return to_normal(hash_integers(seed, epoch, index, operation, draw))

@@ -1,8 +1,8 @@
-"""What may happen to a training picture: settings only, without torch, so that a command line can read them quickly.
+"""The settings of augmentation, without torch, so that a command line can read them quickly.
 
 The order is fixed: crop, flips, affine and RandAugment's geometric operations (together one resampling), RandAugment's
 photometric operations, color jitter and grayscale, normalization, cutout, erasing; then mixup or CutMix with another
-picture of the training set. `softbias.data.augment.apply` and `softbias.data.augment.mixing` do it.
+image of the training set. The modules `apply` and `mixing` do it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ErasingValue = Literal["zero", "noise"]
 
 @dataclass(frozen=True)
 class RandAugment:
-    """`layers` operations per picture, each of fifteen and applied with `probability` (Cubuk et al., 2020; timm's form).
+    """`layers` operations per image, each one of fifteen and applied with `probability` (Cubuk et al., 2020; timm's form).
 
     magnitude, of at most `magnitude_max`, is normally distributed with `magnitude_std`, or uniform from 0 to magnitude
     where `magnitude_std` is above 100. With `increasing` every operation becomes stronger with magnitude.
@@ -63,7 +63,7 @@ class RandAugment:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Settings of what a picture goes through; the defaults only normalize it.
+    """The operations on a training image; the defaults only normalize it.
 
     >>> Augmentation(crop="pad", flip=0.5, cutmix=1.0).describe()
     'pad-crop by 4 (zero), flip 0.5, CutMix α=1'
@@ -71,9 +71,9 @@ class Augmentation:
 
     crop: Crop = "none"  # "pad": from `crop_padding` more pixels on each side; "resized": torchvision's RandomResizedCrop
     crop_padding: int = 4
-    crop_scale: tuple[float, float] = (0.08, 1.0)  # share of the picture's area
+    crop_scale: tuple[float, float] = (0.08, 1.0)  # share of the image's area
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width / height
-    fill: Fill = "zero"  # what comes in from outside: black, the normalization's mean, or the picture mirrored
+    fill: Fill = "zero"  # beyond the border: black, the normalization's mean, or the image mirrored
     flip: float = 0.0  # probability
     vertical_flip: float = 0.0  # probability
     rotate_degrees: float = 0.0  # uniform in ±
@@ -93,9 +93,9 @@ class Augmentation:
     erasing_value: ErasingValue = "zero"  # after normalization; "noise" is normally distributed
     mixup: float = 0.0  # α of λ ~ Beta(α, α); 0: no mixup
     cutmix: float = 0.0  # the same
-    mix_probability: float = 1.0  # that a picture is mixed at all
+    mix_probability: float = 1.0  # that an image is mixed at all
     mix_switch: float = 0.5  # that it is CutMix, where both are on
-    repeats: int = 1  # how often a picture appears in one batch, each time differently (repeated augmentation)
+    repeats: int = 1  # appearances of an image in one batch, each time differently (repeated augmentation)
 
     def __post_init__(self) -> None:
         for name, choices in (("crop", Crop), ("fill", Fill), ("erasing_value", ErasingValue)):
@@ -116,7 +116,7 @@ class Augmentation:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise SoftbiasError(f"{name} must be a whole number of at least {least}, but {name}={value!r}")
-        self.randaugment_settings()  # refuses what it does not understand
+        self.randaugment_settings()  # refuses an unknown notation
 
     def randaugment_settings(self) -> RandAugment | None:
         return None if self.randaugment is None else RandAugment.parse(self.randaugment)
@@ -137,11 +137,11 @@ class Augmentation:
 
     @property
     def resamples(self) -> bool:
-        """Whether pixels are interpolated; otherwise geometry only copies them, exactly."""
+        """Whether pixels are interpolated; without that, geometry copies them exactly."""
         return self.crop == "resized" or self.moves or self.randaugment is not None
 
     def describe(self) -> str:
-        """One line, in the order in which it happens."""
+        """One line, in the order of the operations."""
         parts = {
             f"pad-crop by {self.crop_padding} ({self.fill})": self.crop == "pad",
             f"resized crop of {span(self.crop_scale)} of the area": self.crop == "resized",
