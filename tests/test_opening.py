@@ -17,8 +17,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import softbias
-from softbias.app.server import describe
-from softbias.app.shelf import Shelf
+from softbias.app.server import describe_state
+from softbias.app.state import AppState
 from softbias.cli import main
 from softbias.models import create_model
 from softbias.runs.opening import open_classifier
@@ -120,10 +120,10 @@ def test_explain_probe_and_app_show_a_killed_run_and_say_where_it_stands(killed,
     assert [*dict.fromkeys(int(row["step"]) for row in rows)] == steps
     assert {row["weights"] for row in rows if row["step"] == "0"} == {"untrained"}
     assert rows[0]["model"].startswith("killed (step ")
-    shelf = Shelf([killed])
-    assert describe(shelf)["models"][0]["finished"] is False
-    assert shelf.names[0].startswith("killed (step ") and [place["step"] for place in shelf.models[0].steps()] == steps
-    now, last = shelf.look(0, None, "d0"), shelf.look(0, len(steps) - 1, "d0")
+    app_state = AppState([killed])
+    assert describe_state(app_state)["models"][0]["finished"] is False
+    assert app_state.names[0].startswith("killed (step ") and [place["step"] for place in app_state.models[0].steps()] == steps
+    now, last = app_state.explain(0, None, "d0"), app_state.explain(0, len(steps) - 1, "d0")
     assert np.array_equal(now.probabilities, last.probabilities)
     capsys.readouterr()
 

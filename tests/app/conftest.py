@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from softbias.app.server import bind, make_server
-from softbias.app.shelf import Shelf
+from softbias.app.state import AppState
 from softbias.cli import main
 from softbias.runs import automatic
 
@@ -48,10 +48,10 @@ def run(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shelf(run) -> Shelf:
+def app_state(run) -> AppState:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOFTBIAS_CACHE", str(run.parent / "cache"))
-        return Shelf([run, "ibit_nano", "resnet_nano"])
+        return AppState([run, "ibit_nano", "resnet_nano"])
 
 
 class Address:
@@ -78,11 +78,11 @@ class Address:
 
 
 @pytest.fixture(scope="session")
-def served(shelf) -> Address:
+def served(app_state) -> Address:
     """The real server in a thread, on a free port of 127.0.0.1."""
     listener = bind(0)
     port = listener.getsockname()[1]
-    server = make_server(shelf, port)
+    server = make_server(app_state, port)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:

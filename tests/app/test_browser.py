@@ -158,7 +158,7 @@ def test_the_checkpoint_slider_moves_through_training(view):
     slider = view.page.locator("input[aria-label=Checkpoint]")
     slider.focus()
     for key in ("Home", *["ArrowRight"] * 4):
-        with view.page.expect_response(lambda answer: "/api/rows" in answer.url):
+        with view.page.expect_response(lambda answer: "/api/maps" in answer.url):
             view.page.keyboard.press(key)
         view.settle()
         moments.append(view.page.inner_text(".slide output >> nth=0"))

@@ -12,13 +12,17 @@ from PIL import Image
 import softbias
 from softbias.cli import main
 from softbias.data.decode import BrokenImageError
-from softbias.explanations.coloring import colored, overlay
+from softbias.explanations.figure import colored, overlay
 from softbias.models import create_model
 from softbias.models.inspect import inspect
 from softbias.models.storage import save
 from softbias.runs.opening import open_classifier
 
 NAMES = ("cat", "dog <b>", "owl")
+
+
+def kinds(explanation) -> set[str]:
+    return {note.kind for note in explanation.notes}
 
 
 def picture(side: int = 48) -> Image.Image:
@@ -47,10 +51,10 @@ def test_an_explanation_holds_what_the_model_and_inspect_say(models):
     assert seen.probabilities == pytest.approx(found.logits.softmax(-1)[0].detach().numpy(), abs=1e-6)
     assert seen.label == NAMES[int(found.logits.argmax())] and seen.target == int(found.logits.argmax())
     assert seen.picture.shape == (32, 32, 3) and seen.class_names == NAMES and seen.weights == "trained"
-    looks = seen.looks((2, 5))
-    assert looks[0] == pytest.approx(found.maps[0][0, :, 2 * 8 + 5].reshape(4, 8, 8).detach().numpy(), abs=1e-6)
-    assert looks[3] == pytest.approx(found.maps[3][0, :, 1 + 2 * 8 + 5, 1:].reshape(4, 8, 8).detach().numpy(), abs=1e-6)
-    token = seen.looks_of_class_token()
+    attention = seen.attention_from((2, 5))
+    assert attention[0] == pytest.approx(found.maps[0][0, :, 2 * 8 + 5].reshape(4, 8, 8).detach().numpy(), abs=1e-6)
+    assert attention[3] == pytest.approx(found.maps[3][0, :, 1 + 2 * 8 + 5, 1:].reshape(4, 8, 8).detach().numpy(), abs=1e-6)
+    token = seen.class_token_attention()
     assert list(token) == [3] and token[3] == pytest.approx(
         found.maps[3][0, :, 0, 1:].reshape(4, 8, 8).detach().numpy(), abs=1e-6
     )
@@ -61,11 +65,13 @@ def test_gates_and_masks_are_those_of_the_weights(models):
     blocks = open_classifier(models / "convit_nano").model.blocks
     assert sorted(seen.gates) == [0, 1, 2] == sorted(seen.bias)
     assert seen.gates[1] == pytest.approx(blocks[1].attn.gate.sigmoid().detach().numpy())
-    assert seen.biases((1, 1))[0] == pytest.approx(blocks[0].attn.place.map()[:, 9].reshape(4, 8, 8).detach().numpy(), abs=1e-6)
+    assert seen.bias_from((1, 1))[0] == pytest.approx(
+        blocks[0].attn.place.map()[:, 9].reshape(4, 8, 8).detach().numpy(), abs=1e-6
+    )
     masked = softbias.explain(models / "ibit_nano", picture())
     mask = open_classifier(models / "ibit_nano").model.blocks[2].attn.mask()
-    assert masked.biases((0, 3))[2] == pytest.approx(mask[:, 1 + 3, 1:].reshape(-1, 8, 8).detach().numpy(), abs=1e-6)
-    assert masked.signed(0) and any("negative entries" in note for note in masked.notes)
+    assert masked.bias_from((0, 3))[2] == pytest.approx(mask[:, 1 + 3, 1:].reshape(-1, 8, 8).detach().numpy(), abs=1e-6)
+    assert masked.signed(0) and "signed-maps" in kinds(masked)
 
 
 def test_gradients_are_about_the_class_that_was_asked_for(models):
@@ -79,9 +85,9 @@ def test_gradients_are_about_the_class_that_was_asked_for(models):
 def test_a_model_without_maps_is_explained_by_gradients_and_says_so(models, name):
     seen = softbias.explain(models / name, picture())
     assert list(seen.relevance) == ["gradients", "grad-cam"] and not seen.maps and seen.query is None
-    assert any("has no attention maps" in note for note in seen.notes)
+    assert "no-attention-maps" in kinds(seen)
     assert "has no attention maps" in seen._repr_html_() and len(seen.draw().axes) > 2
-    with pytest.raises(ValueError, match="no patch to look from"):
+    with pytest.raises(ValueError, match="no patch can be the query"):
         softbias.explain(models / name, picture(), query=(0, 0))
     with pytest.raises(ValueError, match=r"no way to explain .* 'rollout'"):
         softbias.explain(models / name, picture(), methods=["rollout"])
@@ -92,9 +98,9 @@ def test_models_of_timm_and_modules_in_memory_are_explained_and_called_untrained
         "timm:convit_tiny", num_classes=3, img_size=32, patch_size=4, embed_dim=16, num_heads=4, depth=3, local_up_to_layer=2
     )
     seen = softbias.explain(model, picture())
-    assert seen.weights == "untrained" and any("never trained" in note for note in seen.notes)
+    assert seen.weights == "untrained" and "never-trained" in kinds(seen)
     assert sorted(seen.gates) == [0, 1] == sorted(seen.bias) and seen.bias[0].shape == (4, 64, 64)
-    assert seen.biases((4, 4))[0].sum((1, 2)) == pytest.approx([1] * 4)
+    assert seen.bias_from((4, 4))[0].sum((1, 2)) == pytest.approx([1] * 4)
     assert seen.class_names == ("class 0", "class 1", "class 2")
 
 
@@ -106,7 +112,9 @@ def test_a_hugging_face_folder_is_explained(tmp_path):
     transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.5] * 3, "image_std": [0.5] * 3}))
     seen = softbias.explain(f"hf:{tmp_path}", picture())
-    assert seen.class_names == ("a", "b") and seen.looks()[1].shape == (2, 4, 4) and "gradient-rollout" in seen.relevance
+    assert (
+        seen.class_names == ("a", "b") and seen.attention_from()[1].shape == (2, 4, 4) and "gradient-rollout" in seen.relevance
+    )
 
 
 def test_pictures_come_as_files_arrays_or_images(models, tmp_path):

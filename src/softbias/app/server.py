@@ -1,15 +1,16 @@
 """The page's server: small answers in JSON, maps as raw float32, on 127.0.0.1 alone.
 
     GET  /                      the page, with /page/app.js and the others
-    GET  /api/state             models with their checkpoints, and how many pictures there are
-    GET  /api/picture/ID        a picture (PNG); ?model=N: as that model sees it
-    POST /api/pictures          a picture of one's own, as the body; answers its id
-    GET  /api/look?…            prediction, relevance, layers, gates of a model on a picture
-    GET  /api/rows?…&query=Q    where every head of every layer looks from patch Q (or "token"): float32, layer by layer
+    GET  /api/state             models with their checkpoints, the number of pictures, notes
+    GET  /api/picture/ID        a picture (PNG); ?model=N: as the input of that model
+    POST /api/pictures          a picture of the user, as the body; answers its id
+    GET  /api/explanation?…     prediction, relevance, layers, gates of a model on a picture
+    GET  /api/maps?…&query=Q    attention of every head of every layer from patch Q (or "token"): float32, layer by layer
     GET  /api/training?model=N  learning curves, and gates by checkpoint
     GET  /report/N              report.html of a run
 
-A request that makes no sense is answered with 4xx and a sentence; the server lives on.
+An error is answered by its type, with a sentence that the page shows: 400 for a request that makes no sense, 404 for
+something that is not there, 409 for files that cannot be read (a damaged checkpoint), 422 for a broken upload.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import uvicorn
+from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -34,11 +36,12 @@ from starlette.routing import Route
 
 from softbias._version import __version__
 from softbias.app.safety import REPORT_POLICY, Guard
-from softbias.app.shelf import Absent, Shelf
+from softbias.app.state import AppState, NotFoundError, RequestError
 from softbias.data.decode import BrokenImageError
-from softbias.errors import SoftbiasError
+from softbias.errors import SoftbiasError, in_one_line
 from softbias.explanations.explanation import Explanation
 from softbias.explanations.figure import TITLES
+from softbias.pages.wording import text
 
 MAX_UPLOAD = 16 * 2**20  # bytes
 PAGE = {"app.js": "text/javascript", "maps.js": "text/javascript", "charts.js": "text/javascript", "style.css": "text/css"}
@@ -47,7 +50,7 @@ NUMBER = re.compile(r"0|[1-9]\d{0,8}")
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def make_app(shelf: Shelf, port: int) -> Any:
+def make_app(state: AppState, port: int) -> Any:
     """The ASGI application; `port` is part of the addresses it answers under."""
 
     def route(path: str, handler: Handler, method: str = "GET") -> Route:
@@ -59,70 +62,73 @@ def make_app(shelf: Shelf, port: int) -> Any:
     async def part(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in PAGE:
-            raise HTTPException(404, "there is no such file")
+            raise NotFoundError("there is no such file")
         return FileResponse(FOLDER / name, media_type=PAGE[name])
 
-    async def state(request: Request) -> Response:
-        return JSONResponse(describe(shelf))
+    async def describe(request: Request) -> Response:
+        return JSONResponse(describe_state(state))
 
     async def picture(request: Request) -> Response:
-        model = whole(request, "model", optional=True)
-        png = await run_in_threadpool(shelf.png, request.path_params["name"], model)
+        model = whole(request, "model")
+        png = await run_in_threadpool(state.png, request.path_params["name"], model)
         return Response(png, media_type="image/png")
 
     async def upload(request: Request) -> Response:
         content = await read_body(request)
-        name = await run_in_threadpool(shelf.upload, content)
+        name = await run_in_threadpool(state.upload, content)
         return JSONResponse({"id": name}, status_code=201)
 
-    async def look(request: Request) -> Response:
+    async def explain(request: Request) -> Response:
         start = perf_counter()
-        seen = await run_in_threadpool(seen_by, request)
-        label = shelf.label(request.query_params["picture"])
-        return JSONResponse({**describe_look(seen), "truth": label, "ms": round(1000 * (perf_counter() - start), 1)})
+        found = await run_in_threadpool(explained, request)
+        label = state.label(request.query_params["picture"])
+        return JSONResponse({**describe_explanation(found), "truth": label, "ms": round(1000 * (perf_counter() - start), 1)})
 
-    async def rows(request: Request) -> Response:
-        seen = await run_in_threadpool(seen_by, request)
-        found = shelf.rows(seen, parse_query(request, seen))
-        content = b"".join(np.ascontiguousarray(part, np.float32).tobytes() for part in found)
+    async def maps(request: Request) -> Response:
+        found = await run_in_threadpool(explained, request)
+        content = b"".join(
+            np.ascontiguousarray(one, np.float32).tobytes() for one in maps_of(found, parse_query(request, found))
+        )
         return Response(content, media_type="application/octet-stream")
 
     async def training(request: Request) -> Response:
-        shown = shelf.model(whole(request, "model"))
-        gates = await run_in_threadpool(shown.gates)
-        test = shown.summary.get("test") or {}
+        model = state.model(needed(request, "model"))
+        gates = await run_in_threadpool(model.gates)
+        test = model.summary.get("test") or {}
         score = {key: test[key] for key in ("accuracy", "accuracy_interval", "n") if key in test}
-        return JSONResponse({"epochs": shown.rows, "gates": gates, "test": score or None, "report": shown.report is not None})
+        return JSONResponse({"epochs": model.epochs, "gates": gates, "test": score or None, "report": model.report is not None})
 
     async def report(request: Request) -> Response:
-        path = shelf.model(checked_number("model", request.path_params["number"])).report
+        path = state.model(checked_number("model", request.path_params["number"])).report
         if path is None:
-            raise HTTPException(404, "this model has no report")
+            raise NotFoundError("this model has no report")
         return FileResponse(path, media_type="text/html", headers={"content-security-policy": REPORT_POLICY})
 
-    def seen_by(request: Request) -> Explanation:
+    def explained(request: Request) -> Explanation:
         picture = request.query_params.get("picture", "")
-        checkpoint, target = whole(request, "checkpoint", optional=True), whole(request, "target", optional=True)
-        return shelf.look(whole(request, "model"), checkpoint, picture, target)
+        checkpoint, target = whole(request, "checkpoint"), whole(request, "target")
+        return state.explain(needed(request, "model"), checkpoint, picture, target)
 
     app = Starlette(
         routes=[
             route("/", index),
             route("/page/{name}", part),
-            route("/api/state", state),
+            route("/api/state", describe),
             route("/api/picture/{name}", picture),
             route("/api/pictures", upload, "POST"),
-            route("/api/look", look),
-            route("/api/rows", rows),
+            route("/api/explanation", explain),
+            route("/api/maps", maps),
             route("/api/training", training),
             route("/report/{number}", report),
         ],
         exception_handlers={
             HTTPException: lambda _, error: refused(error.status_code, error.detail, error.headers),
-            BrokenImageError: lambda _, error: refused(422, f"this file cannot be shown: it {tidy(error.reason)}"),
-            Absent: lambda _, error: refused(404, str(error)),
-            ValueError: lambda _, error: refused(400, str(error)),
             ClientDisconnect: lambda _, error: refused(400, "the upload was not finished"),
+            RequestError: lambda _, error: refused(400, str(error)),
+            NotFoundError: lambda _, error: refused(404, str(error)),
+            BrokenImageError: lambda _, error: refused(422, f"this file cannot be shown: it {error.reason}"),
+            SoftbiasError: lambda _, error: refused(409, str(error)),
+            OSError: lambda _, error: refused(409, f"a file cannot be read: {in_one_line(error)}"),
         },
     )
     app.router.redirect_slashes = False
@@ -133,47 +139,54 @@ def refused(status: int, text: str, headers: Any = None) -> JSONResponse:
     return JSONResponse({"error": text}, status_code=status, headers=headers)
 
 
-def tidy(reason: str) -> str:
-    return reason if reason.split(" ")[0] in ("has", "is", "ends", "needs") else f"could not be decoded ({reason})"
-
-
-def whole(request: Request, name: str, *, optional: bool = False) -> Any:
-    """A parameter that is a whole number; an optional one may be missing."""
+def whole(request: Request, name: str) -> int | None:
+    """A parameter that is a whole number; None if it is missing."""
     given = request.query_params.getlist(name)
     if len(given) > 1:
-        raise SoftbiasError(f"{name} was given {len(given)} times")
-    if not given:
-        if optional:
-            return None
-        raise SoftbiasError(f"{name} is missing")
-    return checked_number(name, given[0])
+        raise RequestError(f"{name} was given {len(given)} times")
+    return checked_number(name, given[0]) if given else None
+
+
+def needed(request: Request, name: str) -> int:
+    number = whole(request, name)
+    if number is None:
+        raise RequestError(f"{name} is missing")
+    return number
 
 
 def checked_number(name: str, text: str) -> int:
     if not NUMBER.fullmatch(text):
-        raise SoftbiasError(f"{name} must be a whole number")
+        raise RequestError(f"{name} must be a whole number")
     return int(text)
 
 
-def parse_query(request: Request, seen: Explanation) -> tuple[int, int] | None:
+def parse_query(request: Request, explanation: Explanation) -> tuple[int, int] | None:
+    """The patch (row, column), or None for the class token."""
     if request.query_params.get("query") == "token":
         return None
-    number = whole(request, "query")
-    if not seen.grids:
-        raise Absent("this model has no attention maps")
-    grid = next(iter(seen.grids.values()))
+    number = needed(request, "query")
+    if not explanation.grids:
+        raise NotFoundError("this model has no attention maps")
+    grid = next(iter(explanation.grids.values()))
     if number >= grid.patches:
-        raise Absent(f"there is no patch {number}: there are {grid.patches}")
+        raise NotFoundError(f"there is no patch {number}: there are {grid.patches}")
     return divmod(number, grid.width)
 
 
+def maps_of(explanation: Explanation, query: tuple[int, int] | None) -> list[NDArray[np.float32]]:
+    """The attention of a patch in every layer, then the biases around it; None: the attention of the class token."""
+    if query is None:
+        return list(explanation.class_token_attention().values())
+    return [*explanation.attention_from(query).values(), *explanation.bias_from(query).values()]
+
+
 async def read_body(request: Request) -> bytes:
-    """The body, as long as it is not too long; an announced length is believed only where it refuses."""
+    """The body, up to the limit. A stated length over the limit is refused at once; the real length is counted anyway."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if not kind.startswith("image/") and kind != "application/octet-stream":
         raise HTTPException(415, "only pictures can be shown: send one as the body, with its type")
-    announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > MAX_UPLOAD:
+    stated = request.headers.get("content-length", "")
+    if stated.isdigit() and int(stated) > MAX_UPLOAD:
         raise HTTPException(413, f"a picture may have {MAX_UPLOAD // 2**20} MB")
     content = bytearray()
     async for block in request.stream():
@@ -183,67 +196,71 @@ async def read_body(request: Request) -> bytes:
     return bytes(content)
 
 
-def describe(shelf: Shelf) -> dict[str, Any]:
+def describe_state(state: AppState) -> dict[str, Any]:
     return {
         "version": __version__,
-        "data": {"name": shelf.data.name, "pictures": len(shelf.order)},
+        "notes": [text(note) for note in state.notes],
+        "data": {"name": state.data.name, "pictures": len(state.order)},
         "models": [
             {
                 "name": name,
-                "architecture": getattr(shown.classifier.model, "name", None) or type(shown.classifier.model).__name__,
-                "weights": shown.classifier.weights,
-                "img_size": shown.classifier.img_size,
-                "run": shown.run is not None,
-                "finished": shown.run is None or shown.run.finished,
-                "checkpoints": shown.steps(),
-                "report": shown.report is not None,
+                "architecture": getattr(model.classifier.model, "name", None) or type(model.classifier.model).__name__,
+                "weights": model.classifier.weights,
+                "img_size": model.classifier.img_size,
+                "run": model.run is not None,
+                "finished": model.run is None or model.run.finished,
+                "checkpoints": model.steps(),
+                "report": model.report is not None,
             }
-            for name, shown in zip(shelf.names, shelf.models, strict=True)
+            for name, model in zip(state.names, state.models, strict=True)
         ],
     }
 
 
-def describe_look(seen: Explanation) -> dict[str, Any]:
+def describe_explanation(explanation: Explanation) -> dict[str, Any]:
     """All about an explanation but its maps."""
-    grid = next(iter(seen.grids.values()), None)
-    order = np.argsort(-seen.probabilities, kind="stable")[:10]
+    grid = next(iter(explanation.grids.values()), None)
+    order = np.argsort(-explanation.probabilities, kind="stable")[:10]
     return {
-        "label": seen.label,
-        "target": seen.target,
-        "target_name": seen.class_names[seen.target],
-        "classes": [{"number": int(k), "name": seen.class_names[k], "p": float(seen.probabilities[k])} for k in order],
-        "size": list(seen.picture.shape[:2]),
+        "label": explanation.label,
+        "target": explanation.target,
+        "target_name": explanation.class_names[explanation.target],
+        "classes": [
+            {"number": int(k), "name": explanation.class_names[k], "p": float(explanation.probabilities[k])} for k in order
+        ],
+        "size": list(explanation.picture.shape[:2]),
         "grid": None if grid is None else [grid.height, grid.width],
         "layers": [
             {
                 "layer": layer,
-                "kind": seen.mechanisms.get(layer, ""),
+                "kind": explanation.mechanisms.get(layer, ""),
                 "heads": len(found),
-                "signed": seen.signed(layer),
-                "token": seen.grids[layer].prefix > 0,
-                "gates": seen.gates[layer].tolist() if layer in seen.gates else None,
-                "bias": layer in seen.bias,
+                "signed": explanation.signed(layer),
+                "token": explanation.grids[layer].prefix > 0,
+                "gates": explanation.gates[layer].tolist() if layer in explanation.gates else None,
+                "bias": layer in explanation.bias,
             }
-            for layer, found in seen.maps.items()
+            for layer, found in explanation.maps.items()
         ],
         "relevance": [
             {"method": name, "title": TITLES.get(name, name), "shape": list(found.shape), "values": finite(found)}
-            for name, found in seen.relevance.items()
+            for name, found in explanation.relevance.items()
         ],
-        "notes": list(seen.notes),
-        "weights": seen.weights,
+        "notes": [text(note) for note in explanation.notes],
+        "weights": explanation.weights,
     }
 
 
-def finite(found: Any) -> list[float]:
-    return np.nan_to_num(found.astype(np.float64), posinf=0, neginf=0).round(7).flatten().tolist()
+def finite(found: NDArray[np.float32]) -> list[float]:
+    values: list[float] = np.nan_to_num(found.astype(np.float64), posinf=0, neginf=0).round(7).flatten().tolist()
+    return values
 
 
 # Serving
 
 
 def bind(port: int | None) -> socket.socket:
-    """A socket on 127.0.0.1: at the port asked for, or at the usual one, or at any that is free."""
+    """A socket on 127.0.0.1 at the given port; without one at the usual port, or at any free one."""
     usual = 8017
     for wanted in [port] if port is not None else [usual, 0]:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -254,12 +271,12 @@ def bind(port: int | None) -> socket.socket:
         except OSError as error:
             listener.close()
             reason = error
-    raise SoftbiasError(f"port {port} cannot be had ({reason.strerror}); choose another --port, or none")
+    raise SoftbiasError(f"port {port} is not available ({reason.strerror}); choose another --port, or none")
 
 
-def make_server(shelf: Shelf, port: int) -> uvicorn.Server:
+def make_server(state: AppState, port: int) -> uvicorn.Server:
     config = uvicorn.Config(
-        make_app(shelf, port),
+        make_app(state, port),
         log_level="error",
         access_log=False,
         server_header=False,
@@ -272,13 +289,13 @@ def make_server(shelf: Shelf, port: int) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def serve(shelf: Shelf, *, port: int | None = None, browser: bool = True, say: Callable[[str], None] = print) -> None:
+def serve(state: AppState, *, port: int | None = None, browser: bool = True, display: Callable[[str], None] = print) -> None:
     """Serve until Ctrl-C."""
     listener = bind(port)
     number = listener.getsockname()[1]
-    server = make_server(shelf, number)
+    server = make_server(state, number)
     address = f"http://127.0.0.1:{number}/"
-    say(f"{address}  (Ctrl-C ends it; only this machine can open it)")
+    display(f"{address}  (Ctrl-C ends it; only this machine can open it)")
     if browser:
         threading.Timer(0.5, webbrowser.open, [address]).start()
     try:

@@ -38,12 +38,12 @@ def app(
     if port is not None and not 0 <= port < 65536:
         raise SoftbiasError(f"--port takes a number from 0 (any free one) to 65535, but got {port}")
     from softbias.app.server import serve
-    from softbias.app.shelf import Shelf
+    from softbias.app.state import AppState
     from softbias.environment import find_device
 
     serve(
-        Shelf(sources, data, device=find_device(device)),
+        AppState(sources, data, device=find_device(device)),
         port=port,
         browser=not no_browser,
-        say=lambda text: print(text, flush=True),
+        display=lambda text: print(text, flush=True),
     )

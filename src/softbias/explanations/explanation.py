@@ -1,10 +1,10 @@
 """Why a model decided as it did, for one picture.
 
-    seen = softbias.explain("runs/flowers-…", "rose.jpg")
-    seen.label, seen.confidence, seen.relevance["gradient-rollout"], seen.looks((2, 3))[0]
-    seen.draw().savefig("rose.png");  seen.save("rose.html")          # in a notebook it shows itself
+    found = softbias.explain("runs/flowers-…", "rose.jpg")
+    found.label, found.confidence, found.relevance["gradient-rollout"], found.attention_from((2, 3))[0]
+    found.draw().savefig("rose.png");  found.save("rose.html")          # in a notebook it shows itself
 
-Compute first, then draw: everything here is an array; `figure` and `html` only draw.
+Everything here is an array; `figure` and `html` only draw.
 
 Shapes: H heads, N tokens, P = h × w patches, K classes.
 """
@@ -14,20 +14,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
-from softbias.attention.gated import Gated
-from softbias.attention.masked import Masked
-from softbias.attention.positional import Positional
+from softbias.attention import NoAttentionMapError
 from softbias.classifier import Classifier, Picture
 from softbias.errors import SoftbiasError, unknown_name
+from softbias.files import write_bytes, write_text
 from softbias.grid import Grid
 from softbias.models.inspect import attention_sites
+from softbias.notes import Note
+from softbias.pages.wording import text
 from softbias.probes.attribution import (
     METHODS,
     GradientInspection,
@@ -37,22 +38,25 @@ from softbias.probes.attribution import (
     relevance_by_gradient,
 )
 from softbias.probes.features import cells
-from softbias.probes.rollout import output_rows as rows_of_output
-from softbias.probes.rollout import relevance, rollout
+from softbias.probes.rollout import output_rows, relevance, rollout
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Array = NDArray[np.float32]
-SHOWN = ("rollout", "gradient-rollout", "gradients", "grad-cam")  # of one picture, where the model has them
+DEFAULT_METHODS = ("rollout", "gradient-rollout", "gradients", "grad-cam")  # where they suit the model
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """picture        as the model saw it, (height, width, 3)
+    """picture        as the input of the model, (height, width, 3)
     probabilities  (K,);  target: the class that gradients are about, the predicted one unless another was asked for
     relevance      method -> (h, w), shares
-    maps           layer -> (H, N, N);  grids: layer -> where its tokens sit
-    gates          layer -> (H,): the share of place in gated heads
-    bias           layer -> (H, N, N) learned mask, or (H, P, P) positional map, whatever the picture
-    notes          what this model has not, in sentences
+    maps           layer -> (H, N, N);  grids: layer -> the positions of its tokens
+    gates          layer -> (H,): the share of position in gated heads
+    bias           layer -> (H, P, P): learned mask or positional map, independent of the picture;  bias_names: its name
+    mechanisms     layer -> the name of its attention
+    query          the patch (row, column) whose attention is shown
     """
 
     model: str
@@ -66,9 +70,10 @@ class Explanation:
     grids: dict[int, Grid] = field(default_factory=dict)
     gates: dict[int, Array] = field(default_factory=dict)
     bias: dict[int, Array] = field(default_factory=dict)
+    bias_names: dict[int, str] = field(default_factory=dict)
     mechanisms: dict[int, str] = field(default_factory=dict)
     query: tuple[int, int] | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     name: str = "picture"
 
     @property
@@ -80,37 +85,40 @@ class Explanation:
         return float(self.probabilities.max())
 
     def top(self, count: int = 5) -> list[tuple[str, float]]:
-        """The likeliest classes."""
+        """The most likely classes."""
         order = np.argsort(-self.probabilities, kind="stable")[:count]
-        return [(self.class_names[place], float(self.probabilities[place])) for place in order]
+        return [(self.class_names[number], float(self.probabilities[number])) for number in order]
 
     def at(self, query: tuple[int, int]) -> Explanation:
-        """The same, seen from another patch."""
+        """The same for another query patch."""
         return replace(self, query=check_query(query, self.grids))
 
-    def looks(self, query: tuple[int, int] | None = None) -> dict[int, Array]:
-        """Where each head looks from a patch; what goes to a class token is left out.  # layer -> (H, h, w)"""
-        place = self.query if query is None else check_query(query, self.grids)
-        return {} if place is None else {layer: rows(found, self.grids[layer], place) for layer, found in self.maps.items()}
+    def attention_from(self, query: tuple[int, int] | None = None) -> dict[int, Array]:
+        """The attention of every head from a patch to all patches, without the class token.  # layer -> (H, h, w)"""
+        return self.rows_of(self.maps, query)
 
-    def looks_of_class_token(self) -> dict[int, Array]:
-        """Where the class token looks, in the layers that have one.  # layer -> (H, h, w)"""
+    def bias_from(self, query: tuple[int, int] | None = None) -> dict[int, Array]:
+        """The learned mask or positional map of every head around a patch.  # layer -> (H, h, w)"""
+        return self.rows_of(self.bias, query)
+
+    def rows_of(self, maps: dict[int, Array], query: tuple[int, int] | None) -> dict[int, Array]:
+        patch = self.query if query is None else check_query(query, self.grids)
+        return {} if patch is None else {layer: patch_row(found, self.grids[layer], patch) for layer, found in maps.items()}
+
+    def class_token_attention(self) -> dict[int, Array]:
+        """The attention of the class token to all patches, in the layers that have one.  # layer -> (H, h, w)"""
         return {
             layer: found[:, 0, grid.prefix :].reshape(-1, grid.height, grid.width)
             for layer, found in self.maps.items()
             if (grid := self.grids[layer]).prefix
         }
 
-    def biases(self, query: tuple[int, int] | None = None) -> dict[int, Array]:
-        """The learned mask or positional map around a patch.  # layer -> (H, h, w)"""
-        place = self.query if query is None else check_query(query, self.grids)
-        return {} if place is None else {layer: rows(found, self.grids[layer], place) for layer, found in self.bias.items()}
-
     def signed(self, layer: int) -> bool:
+        """Whether the map of a layer has negative entries."""
         return bool((self.maps[layer] < 0).any())
 
     def to_dict(self) -> dict[str, Any]:
-        """For machines: everything but the pixels and the whole maps, of which the rows of the query are there."""
+        """For machines: everything but the pixels and the whole maps, of which the rows of the query are included."""
         return {
             "picture": self.name,
             "model": self.model,
@@ -121,27 +129,32 @@ class Explanation:
             "probabilities": {name: float(p) for name, p in zip(self.class_names, self.probabilities, strict=True)},
             "relevance": {name: rounded(found) for name, found in self.relevance.items()},
             "query": list(self.query) if self.query else None,
-            "attention": {str(layer): rounded(found) for layer, found in self.looks().items()},
+            "attention": {str(layer): rounded(found) for layer, found in self.attention_from().items()},
             "gates": {str(layer): rounded(found) for layer, found in self.gates.items()},
-            "bias": {str(layer): rounded(found) for layer, found in self.biases().items()},
+            "bias": {str(layer): rounded(found) for layer, found in self.bias_from().items()},
             "mechanisms": {str(layer): name for layer, name in self.mechanisms.items()},
-            "notes": list(self.notes),
+            "notes": [{**note.to_dict(), "text": text(note)} for note in self.notes],
         }
 
-    def draw(self) -> Any:
-        """A matplotlib figure of it all."""
+    def draw(self) -> Figure:
+        """A matplotlib figure of everything."""
         from softbias.explanations.figure import draw
 
         return draw(self)
 
     def save(self, path: str | Path) -> Path:
         """Write *.png or *.html, by the name of the file."""
+        from softbias.explanations.figure import as_png
+        from softbias.explanations.html import page
+
         path = Path(path)
-        kinds = {".png": lambda: path.write_bytes(png(self)), ".html": lambda: path.write_text(page(self), encoding="utf-8")}
-        if path.suffix.lower() not in kinds:
+        if path.suffix.lower() not in (".png", ".html"):
             raise SoftbiasError(f"an explanation is saved as *.png or *.html, but got {path}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        kinds[path.suffix.lower()]()
+        if path.suffix.lower() == ".png":
+            write_bytes(path, as_png(self))
+        else:
+            write_text(path, page(self))
         return path
 
     def _repr_html_(self) -> str:
@@ -150,31 +163,19 @@ class Explanation:
         return fragment(self)
 
 
-def png(seen: Explanation) -> bytes:
-    from softbias.explanations.figure import as_png
-
-    return as_png(seen)
-
-
-def page(seen: Explanation) -> str:
-    from softbias.explanations.html import page
-
-    return page(seen)
-
-
 def rounded(found: Array) -> Any:
     return np.round(found.astype(np.float64), 6).tolist()
 
 
-def rows(found: Array, grid: Grid, place: tuple[int, int]) -> Array:
-    """The row of a patch without prefix tokens.  # (H, N, N) -> (H, h, w)"""
-    prefix = found.shape[-1] - grid.patches  # a positional map has none, whatever the layer has
-    return found[:, prefix + place[0] * grid.width + place[1], prefix:].reshape(-1, grid.height, grid.width)
+def patch_row(found: Array, grid: Grid, patch: tuple[int, int]) -> Array:
+    """The row of a patch, without prefix tokens.  # (H, N, N) or (H, P, P) -> (H, h, w)"""
+    prefix = found.shape[-1] - grid.patches  # a bias has none
+    return found[:, prefix + patch[0] * grid.width + patch[1], prefix:].reshape(-1, grid.height, grid.width)
 
 
 def check_query(query: tuple[int, int], grids: dict[int, Grid]) -> tuple[int, int]:
     if not grids:
-        raise SoftbiasError("this model has no attention maps, so there is no patch to look from")
+        raise NoAttentionMapError("this model has no attention maps, so no patch can be the query")
     grid = next(iter(grids.values()))
     if len(query) != 2 or not (0 <= query[0] < grid.height and 0 <= query[1] < grid.width):
         raise SoftbiasError(
@@ -194,7 +195,7 @@ def explain(
     """Explain one picture.
 
     image     a file, a PIL image, or an array (height, width, 3) of uint8
-    query     the patch (row, column) from which heads look; the middle one if not given
+    query     the patch (row, column) whose attention is shown; the middle one if not given
     target    the class that gradients are about, by name or number; the predicted one if not given
     methods   of `softbias.probes.attribution.METHODS`; by default rollout, gradient-rollout and gradients, or grad-cam and
               gradients for a model without maps
@@ -214,13 +215,13 @@ def explain_pixels(
     methods: Sequence[str] | None = None,
     name: str = "picture",
 ) -> Explanation:
-    """The same for a picture of the model's size; one pass forward and one back, and what further methods take."""
-    names = classifier.output_names
+    """The same for a picture of the model's size; one pass forward and one back, and those of further methods."""
+    model, names = classifier.model, classifier.output_names
     images = classifier.tensor(pixels)
     wanted = None if target is None else torch.tensor([class_number(target, names)], device=images.device)
-    seen = inspect_with_gradients(classifier.model, images, wanted)
-    possible = methods_for(classifier.model, images)
-    chosen = [method for method in SHOWN if method in possible] if methods is None else list(methods)
+    inspection = inspect_with_gradients(model, images, wanted)
+    possible = methods_for(model, images)
+    chosen = [method for method in DEFAULT_METHODS if method in possible] if methods is None else list(methods)
     for method in chosen:
         if method not in possible:
             raise unknown_name(f"way to explain {classifier.name}", method, possible)
@@ -229,74 +230,60 @@ def explain_pixels(
         classifier.weights,
         pixels,
         names,
-        array(seen.logits.float().softmax(-1)[0]),
-        int(seen.target[0]),
-        {method: array(by_method(method, classifier, images, seen)[0]) for method in chosen},
-        {layer: array(attention[0]) for layer, attention in seen.maps.items()},
-        dict(seen.grid),
-        notes=tuple(notes(seen, classifier)),
+        array(inspection.logits.float().softmax(-1)[0]),
+        int(inspection.target[0]),
+        {method: array(by_method(method, model, images, inspection)[0]) for method in chosen},
+        {layer: array(attention[0]) for layer, attention in inspection.maps.items()},
+        dict(inspection.grid),
+        notes=tuple(notes_on(inspection, classifier)),
         name=name,
     )
-    if seen.grid:
-        grid = next(iter(seen.grid.values()))
-        found = replace(found, **learned(classifier), query=(grid.height // 2, grid.width // 2))
+    if inspection.grid:
+        grid = next(iter(inspection.grid.values()))
+        found = replace(found, **learned_bias(classifier), query=(grid.height // 2, grid.width // 2))
     return found if query is None else found.at(query)
 
 
-def by_method(method: str, classifier: Classifier, images: torch.Tensor, seen: GradientInspection) -> torch.Tensor:
-    """Relevance, from what was seen already where that is enough."""
-    model, layers = classifier.model, sorted(seen.maps)
+def by_method(method: str, model: nn.Module, images: Tensor, inspection: GradientInspection) -> Tensor:
+    """Relevance by a method; the inspection is enough for the usual ones."""
+    layers = sorted(inspection.maps)
     if method == "rollout":
-        grid = seen.grid[layers[-1]]
-        return relevance(rollout([seen.maps[layer] for layer in layers]), grid, rows_of_output(model, grid))
+        grid = inspection.grid[layers[-1]]
+        return relevance(rollout([inspection.maps[layer] for layer in layers]), grid, output_rows(model, grid))
     if method == "gradient-rollout":
-        return relevance_by_gradient(model, seen, layers)
+        return relevance_by_gradient(model, inspection, layers)
     if method == "gradients":
-        return pooled(images * seen.image_gradient, cells(model, images))
-    return METHODS[method](model, images, seen.target)
+        return pooled(images * inspection.image_gradient, cells(model, images))
+    return METHODS[method](model, images, inspection.target)
 
 
-def learned(classifier: Classifier) -> dict[str, Any]:
+@torch.no_grad()
+def learned_bias(classifier: Classifier) -> dict[str, Any]:
     """Mechanisms, gates and biases of every layer, read off the weights."""
-    mechanisms, gates, bias = {}, {}, {}
-    with torch.no_grad():
-        for layer, site in enumerate(attention_sites(classifier.model, classifier.img_size)):
-            module: Any = site.module
-            mechanisms[layer] = type(module).__name__.lower()
-            if isinstance(module, Gated):
-                gates[layer], bias[layer] = array(module.gate.sigmoid()), array(module.place.map())
-            elif isinstance(module, Positional):
-                bias[layer] = array(module.place.map())
-            elif isinstance(module, Masked):
-                bias[layer] = array(module.mask())
-            elif mechanisms[layer] == "gpsa":  # timm's ConViT; it knows its offsets after the first picture
-                gates[layer] = array(module.gating_param.sigmoid().flatten())
-                if module.rel_indices is not None:
-                    scores = module.pos_proj(module.rel_indices).permute(0, 3, 1, 2)
-                    bias[layer] = array(scores.softmax(-1)[0])
-    return {"mechanisms": mechanisms, "gates": gates, "bias": bias}
+    found: dict[str, dict[int, Any]] = {"mechanisms": {}, "gates": {}, "bias": {}, "bias_names": {}}
+    for layer, site in enumerate(attention_sites(classifier.model, classifier.img_size)):
+        attention, bias = site.attention, site.attention.bias_map()
+        found["mechanisms"][layer] = site.name
+        if bias is not None:
+            found["bias"][layer], found["bias_names"][layer] = array(bias), attention.bias_name
+        if "gate" in attention.bias_measures:
+            gates = [row["value"] for row in attention.bias_rows() if row["measure"] == "gate"]
+            found["gates"][layer] = np.array(gates, np.float32)
+    return found
 
 
-def notes(seen: GradientInspection, classifier: Classifier) -> list[str]:
-    said = []
+def notes_on(inspection: GradientInspection, classifier: Classifier) -> list[Note]:
+    notes = []
     if classifier.weights.startswith("untrained"):
-        said.append("The weights were never trained: this shows what the model starts from, not what it has learned.")
-    if not seen.maps:
-        said.append(
-            "This model has no attention maps: what counts for its decision is read from gradients instead "
-            "(Grad-CAM on its last feature map, and the gradient of the pixels)."
-        )
-        return said
-    if any((attention < 0).any() for attention in seen.maps.values()):
-        said.append(
-            "Some maps have negative entries (learned masks under the Frobenius norm): rollout takes their absolute values; "
-            "the gradient-weighted rollout needs no such rule."
-        )
+        notes.append(Note("never-trained"))
+    if not inspection.maps:
+        return [*notes, Note("no-attention-maps")]
+    if any((attention < 0).any() for attention in inspection.maps.values()):
+        notes.append(Note("signed-maps"))
     depth = len(attention_sites(classifier.model, classifier.img_size))
-    if len(seen.maps) < depth:
-        without = sorted(set(range(depth)) - set(seen.maps))
-        said.append(f"Layers {without} mix patches without attention; rollout passes them over.")
-    return said
+    if len(inspection.maps) < depth:
+        notes.append(Note("layers-without-maps", {"layers": sorted(set(range(depth)) - set(inspection.maps))}))
+    return notes
 
 
 def class_number(target: int | str, names: tuple[str, ...]) -> int:
@@ -310,5 +297,5 @@ def class_number(target: int | str, names: tuple[str, ...]) -> int:
     return number
 
 
-def array(tensor: torch.Tensor) -> Array:
+def array(tensor: Tensor) -> Array:
     return tensor.detach().float().cpu().numpy()

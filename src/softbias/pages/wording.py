@@ -164,6 +164,18 @@ WORDING: dict[str, Callable[..., str]] = {
     "text": lambda text: str(text),
     "run-continued": lambda step, total: f"it continued at step {step} of {total}",
     "run-began-again": lambda reason: f"it began again, because {reason}",
+    "never-trained": lambda: "The weights were never trained: this shows the start of the model, not what it has learned.",
+    "no-attention-maps": lambda: (
+        "This model has no attention maps. Gradients show instead what counts for its decision: Grad-CAM on its last feature "
+        "map, and the gradient of the pixels."
+    ),
+    "signed-maps": lambda: (
+        "Some maps have negative entries (learned masks under the Frobenius norm). Rollout takes their absolute values; the "
+        "gradient-weighted rollout needs no such rule."
+    ),
+    "layers-without-maps": lambda layers: f"Layers {layers} mix patches without attention; rollout skips them.",
+    "model-not-opened": lambda model, reason: f"{model} cannot be shown: {reason}",
+    "pictures-not-read": lambda run, reason: f"the pictures of {run} cannot be read, so others are shown: {reason}",
     "probe-not-measurable": lambda probe, model, reason: f"{probe} of {model} is left out: {reason}",
     **READING,
     **SPLITTING,

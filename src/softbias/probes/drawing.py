@@ -1,27 +1,28 @@
-"""Figures of rows: panels, colors and names of files, with matplotlib but without its global state."""
+"""Figures of rows that several probes share: by layer, over training, points with intervals."""
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from softbias.files import replacing
+from softbias.pages.static import heading, panels, save
+from softbias.pages.theme import LIGHT, MARKERS, color_of, marker_of
 from softbias.probes.rows import Rows, model_label
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f4f24", "#4d4d4d")  # Okabe and Ito's, reordered
-MARKS = "osD^vPX*<>hp"
-DPI = 110
+def hue(number: int) -> str:
+    """The color of a series, or of a head."""
+    return LIGHT[color_of(number)]
+
+
+def marker(number: int) -> str:
+    """matplotlib's marker of a series, or of a head."""
+    return MARKERS[marker_of(number)][0]
 
 
 def through_training(rows: Rows) -> bool:
@@ -47,47 +48,6 @@ def latest(rows: Rows) -> dict[str, Rows]:
     return found
 
 
-def panels(count: int, *, side: float = 2.6, height: float | None = None, columns: int = 6) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` axes, row by row."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    columns = min(columns, count)
-    lines = -(-count // columns)
-    figure = Figure((max(side * columns, 4.2), (height or side) * lines + 0.45), dpi=DPI, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = [axes for line in figure.subplots(lines, columns, squeeze=False) for axes in line]
-    for extra in axes[count:]:
-        extra.set_axis_off()
-    for one in axes[:count]:
-        one.tick_params(labelsize=7)
-        one.spines[["top", "right"]].set_visible(False)
-    return figure, axes[:count]
-
-
-def save(figure: Figure, folder: Path, stem: str, name: str | None = None) -> Path:
-    """Write <stem>.png, or <stem>-<name>.png where every model has a figure of its own."""
-    tail = "" if name is None else "-" + re.sub(r"[^\w.]+", "_", name).strip("_")
-    path = Path(folder) / f"{stem}{tail}.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", metadata={"Software": None})
-    return path
-
-
-def heading(figure: Figure, text: str) -> None:
-    """A title with line breaks where the figure ends."""
-    figure.suptitle("\n".join(textwrap.wrap(text, int(14 * figure.get_figwidth()))), fontsize=9)
-
-
-def draw_map(axes: Axes, values: ArrayLike, **options: Any) -> None:
-    """A small map without ticks."""
-    axes.imshow(np.asarray(values), interpolation="nearest", **options)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.spines[:].set_visible(False)
-
-
 def as_matrix(cells: Mapping[tuple[int, int], float]) -> NDArray[np.float64]:
     """Values by (row, column) as an array."""
     height, width = (1 + max(cell[axis] for cell in cells) for axis in (0, 1))
@@ -100,14 +60,16 @@ def by_layer(rows: Rows, folder: Path, stem: str, measures: dict[str, str]) -> l
     figure, axes = panels(len(measures), side=4.2, height=3.0)
     for one, (measure, title) in zip(axes, measures.items(), strict=True):
         for number, (name, of_model) in enumerate(models.items()):
-            hue = HUES[number % len(HUES)]
+            color = hue(number)
             chosen = [row for row in of_model if row["measure"] == measure]
             heads = [row for row in chosen if row["head"] is not None]
             shift = 0.12 * (number - (len(models) - 1) / 2)
-            one.plot([row["layer"] + shift for row in heads], [row["value"] for row in heads], "o", color=hue, alpha=0.35, ms=3)
+            one.plot(
+                [row["layer"] + shift for row in heads], [row["value"] for row in heads], "o", color=color, alpha=0.35, ms=3
+            )
             layers = sorted({row["layer"] for row in chosen})
             means = [mean(row["value"] for row in heads if row["layer"] == layer) for layer in layers]
-            one.plot([layer + shift for layer in layers], means, MARKS[number % len(MARKS)] + "-", color=hue, ms=5, label=name)
+            one.plot([layer + shift for layer in layers], means, marker(number) + "-", color=color, ms=5, label=name)
         one.set_xlabel("layer", fontsize=8)
         one.set_ylabel(title, fontsize=8)
         one.set_ylim(0, 1.05 * max(one.get_ylim()[1], 1e-9))
@@ -129,10 +91,7 @@ def over_training(rows: Rows, folder: Path, stem: str, measure: str, title: str)
         for one, layer in zip(axes, layers, strict=True):
             for head in sorted({row["head"] for row in chosen if row["layer"] == layer}):
                 line = sorted((row["epoch"], row["value"]) for row in chosen if row["layer"] == layer and row["head"] == head)
-                hue = HUES[head % len(HUES)]
-                one.plot(
-                    *zip(*line, strict=True), color=hue, lw=1.5, marker=MARKS[head % len(MARKS)], ms=3, label=f"head {head}"
-                )
+                one.plot(*zip(*line, strict=True), color=hue(head), lw=1.5, marker=marker(head), ms=3, label=f"head {head}")
             one.set_title(f"layer {layer}", fontsize=9)
             one.set_xlabel("epoch", fontsize=8)
             one.set_ylim(0, 1.05 * top or 1)
@@ -164,8 +123,8 @@ def draw_points(
             found = [chosen[group] for group in groups if group in chosen]
             values = [row["value"] for row in found]
             spread = [[row["value"] - row["low"] for row in found], [row["high"] - row["value"] for row in found]]
-            style: dict[str, Any] = {"color": HUES[number % len(HUES)], "capsize": 2, "ms": 4}
-            one.errorbar(positions, values, spread, fmt=MARKS[number % len(MARKS)], label=name, **style)
+            style: dict[str, Any] = {"color": hue(number), "capsize": 2, "ms": 4}
+            one.errorbar(positions, values, spread, fmt=marker(number), label=name, **style)
         if chance_level is not None:
             one.axhline(chance_level, color="#777777", lw=1, ls=":")
             one.annotate("random", (1, chance_level), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)

@@ -25,6 +25,7 @@ from torch.nn.functional import interpolate
 
 from softbias.classifier import Classifier
 from softbias.errors import SoftbiasError, unknown_name
+from softbias.pages.static import heading, panels, save
 from softbias.probes.attribution import (
     METHODS,
     PASSES,
@@ -33,7 +34,7 @@ from softbias.probes.attribution import (
     methods_for,
     relevance_by_gradient,
 )
-from softbias.probes.drawing import HUES, by_model, heading, latest, model_label, panels, save
+from softbias.probes.drawing import by_model, hue, latest
 from softbias.probes.rollout import (
     HEAD_REDUCTIONS,
     effective_patches,
@@ -42,7 +43,7 @@ from softbias.probes.rollout import (
     relevance,
     rollout,
 )
-from softbias.probes.rows import Rows, labeled, mean_of
+from softbias.probes.rows import Rows, labeled, mean_of, model_label
 from softbias.probes.sampling import Source, sample
 
 STEPS = 16
@@ -214,7 +215,7 @@ def draw_rollout(rows: Rows, folder: Path) -> list[Path]:
             heights = [len(methods) - methods.index(row["method"]) - 0.12 * number for row in found]
             spread = [[row["value"] - row["low"] for row in found], [row["high"] - row["value"] for row in found]]
             values = [row["value"] for row in found]
-            one.errorbar(values, heights, xerr=spread, fmt="o", ms=4, capsize=2, color=HUES[number % len(HUES)], label=name)
+            one.errorbar(values, heights, xerr=spread, fmt="o", ms=4, capsize=2, color=hue(number), label=name)
         one.set_yticks([len(methods) - index for index in range(len(methods))], methods, fontsize=8)
         one.set_title(title, fontsize=9)
     axes[0].legend(fontsize=7, frameon=False)

@@ -17,7 +17,8 @@ from torch import nn
 
 from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError
-from softbias.probes.drawing import HUES, by_layer, heading, latest, over_training, panels, save, through_training
+from softbias.pages.static import heading, panels, save
+from softbias.probes.drawing import by_layer, hue, latest, over_training, through_training
 from softbias.probes.rows import Row, Rows, labeled, learned_rows
 
 MEASURES = ("gate", "strength", "center_row", "center_column", "width")
@@ -61,11 +62,11 @@ def draw_centers(rows: Rows, folder: Path) -> list[Path]:
             for (at, head), one in heads.items():
                 if at != layer or not math.isfinite(one["width"]):
                     continue
-                place, hue = (one["center_column"], one["center_row"]), HUES[head % len(HUES)]
+                center, color = (one["center_column"], one["center_row"]), hue(head)
                 axes.add_patch(
-                    Circle(place, one["width"], facecolor=hue, edgecolor=hue, alpha=0.15 + 0.6 * one.get("gate", 1.0))
+                    Circle(center, one["width"], facecolor=color, edgecolor=color, alpha=0.15 + 0.6 * one.get("gate", 1.0))
                 )
-                axes.plot(*place, "o", color=hue, markersize=3)
+                axes.plot(*center, "o", color=color, markersize=3)
             axes.plot(0, 0, "+", color="black", markersize=9)
             axes.set_xlim(-reach, reach)
             axes.set_ylim(reach, -reach)

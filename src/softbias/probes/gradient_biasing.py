@@ -34,7 +34,8 @@ from softbias.attention import Attention
 from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError
 from softbias.models.inspect import attention_sites
-from softbias.probes.drawing import HUES, heading, latest, panels, save
+from softbias.pages.static import heading, panels, save
+from softbias.probes.drawing import hue, latest
 from softbias.probes.rows import Row, Rows, labeled, mean_of
 from softbias.probes.sampling import Source, sample
 
@@ -146,7 +147,7 @@ def draw(rows: Rows, folder: Path) -> list[Path]:
                 line = sorted(
                     (row["distance"], row["value"]) for row in of_model if row["layer"] == layer and row["measure"] == measure
                 )
-                axes.plot(*zip(*line, strict=True), style, color=HUES[number], label=label)
+                axes.plot(*zip(*line, strict=True), style, color=hue(number), label=label)
             axes.axhline(1, color="#aaaaaa", lw=0.7)
             axes.set_ylim(bottom=0)
             axes.set_title(f"layer {layer}", fontsize=9)

@@ -18,7 +18,8 @@ from softbias.grid import Grid
 from softbias.kernels.rolling import kernel_map
 from softbias.models import create_model
 from softbias.models.inspect import inspect
-from softbias.probes.drawing import as_matrix, draw_map, heading, panels, save
+from softbias.pages.static import heading, panels, save, show_map
+from softbias.probes.drawing import as_matrix
 from softbias.probes.rows import Rows, labeled, without_interval
 from softbias.probes.sampling import Source, sample
 
@@ -81,7 +82,7 @@ def draw(rows: Rows, folder: Path) -> list[Path]:
         for axes, key in zip(grid, wanted, strict=True):
             values = as_matrix(shown[key])
             height, width = values.shape
-            draw_map(axes, values, cmap="viridis", vmin=0, vmax=float(values.max()))
+            show_map(axes, values, cmap="viridis", vmin=0, vmax=float(values.max()))
             axes.plot(width // 2, height // 2, "+", color="white", markersize=7)
             if key[1] is None:
                 axes.set_title(key[0].removeprefix("target "), fontsize=8)

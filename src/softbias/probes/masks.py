@@ -18,7 +18,8 @@ from torch import nn
 from softbias.attention.masked import UNITS
 from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError
-from softbias.probes.drawing import by_model, draw_map, heading, over_training, panels, save, through_training
+from softbias.pages.static import heading, panels, save, show_map
+from softbias.probes.drawing import by_model, over_training, through_training
 from softbias.probes.rows import Rows, labeled, learned_rows
 
 MEASURES = tuple(UNITS)
@@ -57,7 +58,7 @@ def draw(rows: Rows, folder: Path) -> list[Path]:
             height, width = (1 + max(place[side] for place in cells) for side in (0, 1))
             values = np.array([[cells[row, column] for column in range(width)] for row in range(height)])
             limit = float(np.abs(values).max())
-            draw_map(axes, values, cmap="RdBu_r", vmin=-limit, vmax=limit)
+            show_map(axes, values, cmap="RdBu_r", vmin=-limit, vmax=limit)
             first = len(times) == 1 or time == times[0]
             axes.set_ylabel(f"layer {key[0]}\nhead {key[1]}" if first else "", fontsize=7)
             if len(times) > 1 and key == heads[0]:

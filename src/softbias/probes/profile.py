@@ -18,11 +18,12 @@ from softbias._version import __version__
 from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError
 from softbias.files import write_text
+from softbias.pages.format import measured, measured_interval
 from softbias.pages.html import template
 from softbias.probes import changes, gates, locality, receptive_field, resolution, shift
 from softbias.probes import scenes as scene_probes
 from softbias.probes.drawing import latest
-from softbias.probes.rows import Row, Rows, estimate, interval, model_label, not_measured, number, plain
+from softbias.probes.rows import Row, Rows, estimate, model_label, not_measured, plain
 from softbias.probes.sampling import Source
 
 if TYPE_CHECKING:
@@ -217,9 +218,9 @@ def chart(cells: Rows, models: list[str]) -> dict[str, Any]:
     for index, (name, row) in enumerate(shown):
         low, high = (row["value"] if plain(row.get(edge)) is None else row[edge] for edge in ("low", "high"))
         edges = {"x": across(row["value"]), "low": across(low), "high": across(high)}
-        marks.append({"name": name, "y": 30 + 34 * index, **edges, "text": number(row["value"], unit)})
+        marks.append({"name": name, "y": 30 + 34 * index, **edges, "text": measured(row["value"], unit)})
     level = next((row["chance_level"] for _, row in shown if row.get("chance_level")), None)
-    ends = [(left, "0"), (left + span, number(top, unit))]
+    ends = [(left, "0"), (left + span, measured(top, unit))]
     return {
         "marks": marks,
         "height": 34 * len(shown) + 34,
@@ -233,7 +234,12 @@ def page(rows: Rows) -> str:
     groups: dict[str, list[dict[str, Any]]] = {}
     for item, cells in lines:
         texts = [
-            {"value": number(row["value"], row["unit"]), "interval": interval(row), "note": row.get("note"), "n": row.get("n")}
+            {
+                "value": measured(row["value"], row["unit"]),
+                "interval": measured_interval(row["low"], row["high"], row["unit"]),
+                "note": row.get("note"),
+                "n": row.get("n"),
+            }
             for row in cells
         ]
         groups.setdefault(item.group, []).append({"item": item, "cells": texts, "chart": chart(cells, models)})

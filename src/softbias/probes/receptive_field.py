@@ -32,7 +32,8 @@ from softbias.classifier import Classifier
 from softbias.grid import Grid
 from softbias.models.inspect import unwrap
 from softbias.models.vit import VisionTransformer
-from softbias.probes.drawing import as_matrix, draw_map, heading, latest, panels, save
+from softbias.pages.static import heading, panels, save, show_map
+from softbias.probes.drawing import as_matrix, latest
 from softbias.probes.features import feature_map
 from softbias.probes.rows import Rows, labeled, mean_of, without_interval
 from softbias.probes.sampling import Source, sample
@@ -155,7 +156,7 @@ def draw(rows: Rows, folder: Path) -> list[Path]:
             field = as_matrix({(row["row"], row["column"]): row["value"] for row in own if row["measure"] == "field"})
             axes = grid[line * columns + columns - len(layers) + index]
             axes.set_axis_on()
-            draw_map(axes, np.sqrt(field), cmap="magma", vmin=0, vmax=1)
+            show_map(axes, np.sqrt(field), cmap="magma", vmin=0, vmax=1)
             radius = next(row["value"] for row in own if row["measure"] == "radius")
             axes.set_title(f"{'features' if layer is None else f'layer {layer}'}: {radius:.1f} px", fontsize=7)
             if index == 0:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from softbias.classifier import Classifier
 from softbias.files import write_text
 from softbias.models.inspect import attention_sites
+from softbias.pages.format import measured, measured_interval
 from softbias.stats import wilson
 
 if TYPE_CHECKING:
@@ -170,35 +171,15 @@ def model_label(row: Row) -> str:
     return str(row["model"]) if row["weights"] in ("trained", "unknown") else f"{row['model']} ({row['weights']})"
 
 
-def number(value: Any, unit: str) -> str:
-    """
-    >>> number(0.4641, "share"), number(6.123, "pixels"), number(None, "share")
-    ('46.4 %', '6.12', '–')
-    """
-    if plain(value) is None:
-        return "–"
-    return f"{100 * value:.1f} %" if unit == "share" else f"{value:.3g}"
-
-
-def interval(row: Row) -> str:
-    """
-    >>> interval({"low": 0.41, "high": 0.52, "unit": "share"}), interval({"low": None, "high": None, "unit": "pixels"})
-    ('41.0 to 52.0', '')
-    """
-    if plain(row.get("low")) is None:
-        return ""
-    return " to ".join(number(row[edge], row["unit"]).removesuffix(" %") for edge in ("low", "high"))
-
-
 def estimate(row: Row) -> str:
     """A value with its interval.
 
     >>> estimate({"value": 0.5, "low": 0.4, "high": 0.6, "unit": "share"})
     '50.0 % (40.0 to 60.0)'
     """
-    value, edges = number(row["value"], row["unit"]), interval(row)
-    if value == "–" and row.get("note"):
-        return f"– ({row['note']})"
+    value, edges = measured(row["value"], row["unit"]), measured_interval(row["low"], row["high"], row["unit"])
+    if plain(row["value"]) is None:
+        return f"{value} ({row['note']})" if row.get("note") else value
     return f"{value} ({edges})" if edges else value
 
 

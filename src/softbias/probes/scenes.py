@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from softbias.classifier import Classifier
 from softbias.data.scenes import PARTS, Backgrounds, Scenes, combined, load_backgrounds, on_background
 from softbias.errors import unknown_name
-from softbias.probes.drawing import HUES, draw_map, draw_points, latest, panels, save
+from softbias.pages.static import panels, save, show_map
+from softbias.probes.drawing import draw_points, hue, latest
 from softbias.probes.resolution import ENTRIES, NoNativeEntryError, at_size, logits_at
 from softbias.probes.rows import Row, Rows, Z, clustered_share, labeled, not_measured
 from softbias.probes.sampling import Sample, Source, sample
@@ -188,7 +189,7 @@ def draw_combined(rows: Rows, folder: Path) -> list[Path]:
             at = [row["matched"] + width * (number - (len(models) - 1) / 2) for row in chosen]
             spread = [row["high"] - row["value"] for row in chosen]
             label = f"{name}: {means[0]['value']:.2f} ± {means[0]['high'] - means[0]['value']:.2f}"
-            axes.bar(at, [row["value"] for row in chosen], width, yerr=spread, color=HUES[number % len(HUES)], label=label)
+            axes.bar(at, [row["value"] for row in chosen], width, yerr=spread, color=hue(number), label=label)
         expected = [row["chance_level"] for row in shown if row["entry"] == entry][: PARTS + 1]
         mean = sum(number * share for number, share in enumerate(expected))
         steps = [expected[0], *expected, expected[-1]]
@@ -234,7 +235,7 @@ def draw_examples(
         scenes = on_background(pixels, labels, behind.images, range(count), seed, **options)
     figure, grid = panels(count, side=1.7, height=1.75 + 0.2 * (kind == "combined"))
     for axes, image, label in zip(grid, scenes.images, scenes.labels, strict=True):
-        draw_map(axes, image)
+        show_map(axes, image)
         words = [str(names[one]) if names else str(one) for one in np.atleast_1d(label)]
         lines = [words[:2], words[2:]] if len(words) == PARTS else [words]
         axes.set_title("\n".join(" · ".join(line) for line in lines), fontsize=6)

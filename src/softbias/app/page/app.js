@@ -130,7 +130,7 @@ class Pane {
         this.picture.src = source;
         this.source = source;
       });
-      const look = await (await ask(this.address("/api/look"))).json();
+      const look = await (await ask(this.address("/api/explanation"))).json();
       await loaded;
       if (turn !== this.asked) return;
       this.look = look;
@@ -158,7 +158,7 @@ class Pane {
     const [row, column] = this.query();
     const token = view.from === "token" && view.what === "attention";
     const query = token ? "token" : row * this.look.grid[1] + column;
-    const bytes = await (await ask(`${this.address("/api/rows")}&query=${query}`)).arrayBuffer();
+    const bytes = await (await ask(`${this.address("/api/maps")}&query=${query}`)).arrayBuffer();
     if (turn !== this.rowsAsked) return;
     this.unpack(new Float32Array(bytes), token);
     this.drawStage();
@@ -480,6 +480,7 @@ async function begin() {
   await addPane(0).show();
   sayWhere();
   await drawTraining();
+  if (state.notes.length) complain(state.notes.join(" "));
   document.documentElement.dataset.ready = "true";
 }
 

@@ -37,7 +37,7 @@ def pretraining(folder: Path) -> list[Measured]:
 def draw(table: pandas.DataFrame, folder: Path) -> Path:
     from matplotlib import colormaps
 
-    from softbias.probes.drawing import panels, save
+    from softbias.pages.static import panels, save
 
     first = table[table["seed"] == table["seed"].min()]
     score = "val_accuracy" if "val_accuracy" in first and first["val_accuracy"].notna().any() else "accuracy"

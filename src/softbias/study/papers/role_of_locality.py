@@ -46,7 +46,7 @@ def final_accuracy(frame: pandas.DataFrame, folder: Path) -> Measured:
 
 
 def draw_grid(table: pandas.DataFrame, folder: Path) -> Path:
-    from softbias.probes.drawing import panels, save
+    from softbias.pages.static import panels, save
 
     grid = table.pivot(index="gated_layers", columns="strength", values="accuracy").sort_index(ascending=False) * 100
     figure, (axes,) = panels(1, side=1.6 + 0.8 * grid.shape[1], height=1.2 + 0.5 * grid.shape[0])
@@ -89,7 +89,8 @@ def learning_curves(frame: pandas.DataFrame, folder: Path) -> Measured:
 def draw_curves(table: pandas.DataFrame, column: str, strength: float, folder: Path) -> Path:
     from matplotlib import colormaps
 
-    from softbias.probes.drawing import MARKS, panels, save
+    from softbias.pages.static import panels, save
+    from softbias.pages.theme import MARKERS, marker_of
 
     kept = table[((table["strength"] == strength) | (table["gated_layers"] == 0)) & table[column].notna()]
     figure, (axes,) = panels(1, side=5.2, height=3.2)
@@ -97,7 +98,7 @@ def draw_curves(table: pandas.DataFrame, column: str, strength: float, folder: P
     for place, count in enumerate(counts):
         line = kept[kept["gated_layers"] == count].groupby("epoch")[column].mean() * 100
         color = colormaps["viridis"](0.9 * place / max(1, len(counts) - 1))
-        axes.plot(line.index, line, MARKS[place % len(MARKS)] + "-", color=color, ms=3, lw=1.5, label=f"{count} gated")
+        axes.plot(line.index, line, MARKERS[marker_of(place)][0] + "-", color=color, ms=3, lw=1.5, label=f"{count} gated")
     axes.set_xlabel("epoch", fontsize=8)
     axes.set_ylabel("accuracy, %", fontsize=8)
     axes.xaxis.get_major_locator().set_params(integer=True)
