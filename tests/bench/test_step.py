@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from softbias.bench.step import random_pictures, small_recipe, worker
+from softbias.bench.step import random_images, small_recipe, worker
 
-DATA = random_pictures(40, 32)
+DATA = random_images(40, 32)
 RECIPE = small_recipe(8, compile="off", drop_path=0.0)
 
 
@@ -37,7 +37,7 @@ def test_recorded_steps_train_as_plain_ones_do_bit_for_bit(model):
     recipe = small_recipe(64, drop_path=0.0, compile="off")
     weights = []
     for recorded in (True, False):
-        one = worker(model, random_pictures(256, 32), recipe, recorded=recorded, burst=1)  # four steps an epoch
+        one = worker(model, random_images(256, 32), recipe, recorded=recorded, burst=1)  # four steps an epoch
         for _ in range(12):
             one()
         weights.append([value.clone() for value in one.model.state_dict().values()])

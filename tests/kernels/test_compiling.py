@@ -197,7 +197,7 @@ def test_gated_attention_with_short_sequences_fits(launches, tmp_path, dtype) ->
 
 @pytest.mark.parametrize(("name", "program"), [("mix", 1), ("values", 2), ("pairs", 3)])
 def test_every_tile_that_the_benchmark_tries_for_it_fits(launches, tmp_path, name, program) -> None:
-    for tiles in SWEEPS[f"gated.{name}"].values:
+    for tiles in SWEEPS[f"gated.{name}"]:
         launch_gated(GatedMix(**{name: tiles}), 256, 4, 14, 14, 48)
     require_fit(launches[program::6], tmp_path)
 
@@ -205,7 +205,7 @@ def test_every_tile_that_the_benchmark_tries_for_it_fits(launches, tmp_path, nam
 @pytest.mark.parametrize(("name", "program"), [("unroll", 0), ("factors", 4)])
 def test_every_tile_that_the_benchmark_tries_for_a_mask_fits(launches, tmp_path, name, program) -> None:
     qkv, a, b = empty(256, 197, 3, 3, 64), *(empty(3, 9, 197, dtype=torch.float32) for _ in range(2))
-    for tiles in SWEEPS[f"masked.{name}"].values:
+    for tiles in SWEEPS[f"masked.{name}"]:
         launch_masked(MaskedAttention(**{name: tiles}), qkv, a, b)
     for launch in launches[program::5]:
         compiled = compile_for_card(*launch)

@@ -18,14 +18,6 @@ DEVICE = torch.device("cuda")
 DTYPE = torch.bfloat16
 Form = Callable[..., Tensor]
 Shape = tuple[int, int, int, int]  # images, heads, tokens, channels
-DISTANCE: tuple[Shape, ...] = ((80, 12, 256, 43), (512, 12, 256, 43))  # ARViT at 256 px
-MASKED: tuple[Shape, ...] = ((256, 3, 197, 64), (512, 3, 65, 64))  # ibit_tiny at 224 px, and at 32 px with patches of 4
-SHORT_SEQ: tuple[Shape, ...] = (
-    (512, 3, 65, 64),
-    (512, 4, 64, 48),
-    (512, 6, 65, 64),
-)  # deit_tiny, convit_tiny's content, deit_small
-GATED: tuple[Shape, ...] = ((256, 4, 196, 48), (256, 16, 196, 48), (512, 4, 64, 48))  # convit_tiny, _base, _tiny at 32 px
 
 
 @dataclass(frozen=True)
@@ -205,9 +197,9 @@ def gated_case(shape: Shape) -> Case:
 
 
 CASES: dict[str, tuple[Callable[[Shape], Case], tuple[Shape, ...]]] = {
-    "distance": (distance_case, DISTANCE),
-    "masked": (masked_case, MASKED),
-    "gated": (gated_case, GATED),
-    "short_seq": (short_seq_case, SHORT_SEQ),
-    "gated short_seq": (gated_short_seq_case, GATED[2:]),
+    "distance": (distance_case, ((80, 12, 256, 43), (512, 12, 256, 43))),  # ARViT at 256 px
+    "masked": (masked_case, ((256, 3, 197, 64), (512, 3, 65, 64))),  # ibit_tiny at 224 px, and at 32 px with patches of 4
+    "gated": (gated_case, ((256, 4, 196, 48), (256, 16, 196, 48), (512, 4, 64, 48))),  # convit_tiny, _base, _tiny at 32 px
+    "short_seq": (short_seq_case, ((512, 3, 65, 64), (512, 4, 64, 48), (512, 6, 65, 64))),  # deit_tiny, convit_tiny, deit_small
+    "gated short_seq": (gated_short_seq_case, ((512, 4, 64, 48),)),  # convit_tiny at 32 px
 }

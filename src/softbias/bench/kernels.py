@@ -11,29 +11,13 @@ import argparse
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from softbias.bench.kernel_cases import (
-    CASES,
-    DEVICE,
-    DISTANCE,
-    DTYPE,
-    GATED,
-    MASKED,
-    SHORT_SEQ,
-    Case,
-    Form,
-    Shape,
-    distance_case,
-    gated_case,
-    masked_case,
-    short_seq_case,
-)
-from softbias.bench.timing import interleaved, ratio
+from softbias.bench.kernel_cases import CASES, DEVICE, DTYPE, Case, Form
+from softbias.bench.measuring import interleaved, ratio
 from softbias.kernels import distance
 from softbias.kernels.gated import GatedMix
 from softbias.kernels.launching import Tiles
@@ -71,7 +55,7 @@ def captured(run: Callable[[], object]) -> Callable[[], None]:
 
 def errors(case: Case, form: Form) -> str:
     run = step(case, form, backward=True)
-    found, again = [x.clone() for x in run()], run()
+    found, again = [x.detach().clone() for x in run()], run()
     same = all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
     parts = []
     for a, b in zip(found, case.exact(CHECKED), strict=True):
@@ -134,35 +118,12 @@ def ceilings() -> None:
     )
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """Other values of one field of a kernel, timed beside each other."""
-
-    build: Callable[[Shape], Case]
-    shapes: Sequence[Shape]
-    operation: Callable[..., Callable[..., Any]]  # given the field's value by name
-    values: Sequence[Tiles | int]
-    backward: bool = True  # whether the field matters there
-
-
 def tiles(*given: tuple[int, ...]) -> list[Tiles]:
     """From (size, warps, stages), or these with a second size, and a third."""
     return [Tiles(*each) for each in given]
 
 
-def with_tiles(kernel: type[Kernel]) -> Callable[..., Callable[..., Any]]:
-    return lambda **fields: eager(kernel(**fields))
-
-
-def penalty_with(*, gradient: bool) -> Callable[..., Callable[..., Tensor]]:
-    def operation(**fields: Tiles) -> Callable[..., Tensor]:
-        chosen = distance.PenaltyTiles(**fields)
-        return lambda *given: distance.run(*given, gradient=gradient, tiles=chosen)[0]
-
-    return operation
-
-
-MIX = tiles(  # size, warps, stages, other, depth
+MIX = tiles(
     (128, 8, 3, 128, 32), (128, 8, 4, 128, 32), (128, 8, 3, 128, 64), (128, 4, 4, 64, 32), (64, 4, 4, 128, 32),
     (64, 8, 3, 256, 32), (256, 8, 3, 64, 32), (256, 8, 3, 128, 32), (128, 8, 3, 256, 32),
 )  # fmt: skip
@@ -171,43 +132,47 @@ PAIRS = tiles(
     (64, 4, 3, 128, 64), (128, 8, 3, 256, 64),
 )  # fmt: skip
 PENALTY = tiles((16, 8, 2), (32, 8, 1), (32, 8, 2), (32, 8, 3), (64, 8, 2), (32, 16, 2))
-ATTENTION = tiles((16, 8, 1), (16, 8, 2), (32, 4, 2), (32, 8, 1), (32, 8, 2), (32, 16, 2), (64, 8, 2))
-PROJECTION = tiles((16, 8, 1), (16, 8, 2), (32, 8, 1), (32, 8, 2), (32, 16, 2), (16, 16, 2))
-MASK = tiles((64, 4, 2, 64), (64, 8, 2, 64), (64, 8, 3, 64), (64, 8, 2, 128), (64, 8, 3, 128), (32, 4, 3, 128))
-FACTORS = tiles((2048, 4, 1, 8), (4096, 4, 1, 8), (8192, 4, 1, 8), (8192, 8, 1, 8), (8192, 8, 1, 16))
-UNROLL = tiles((16, 1, 1), (16, 4, 1), (32, 2, 1), (32, 4, 1), (32, 8, 1), (64, 8, 1))
-PARTS = tiles((264, 4, 1), (264, 4, 2), (264, 4, 3), (132, 4, 2), (396, 4, 2))
-SHORT = tiles((64, 2, 1), (64, 4, 1), (64, 8, 1))
-masked, gated, short_seq = with_tiles(MaskedAttention), with_tiles(GatedMix), with_tiles(ShortSeqAttention)
-SWEEPS = {  # "kernel.field"
-    "distance.value": Sweep(distance_case, DISTANCE[1:], penalty_with(gradient=False), PENALTY, backward=False),
-    "distance.gradient": Sweep(distance_case, DISTANCE[1:], penalty_with(gradient=True), PENALTY, backward=False),
-    "masked.attention": Sweep(masked_case, MASKED, masked, ATTENTION, backward=False),
-    "masked.projection": Sweep(masked_case, MASKED, masked, PROJECTION),
-    "masked.short_seq": Sweep(masked_case, MASKED[1:], masked, PARTS),
-    "masked.mask": Sweep(masked_case, MASKED, masked, MASK),
-    "masked.unroll": Sweep(masked_case, MASKED, masked, UNROLL, backward=False),
-    "masked.factors": Sweep(masked_case, MASKED, masked, FACTORS),
-    "gated.mix": Sweep(gated_case, GATED, gated, MIX, backward=False),
-    "gated.values": Sweep(gated_case, GATED, gated, MIX),
-    "gated.pairs": Sweep(gated_case, GATED, gated, PAIRS),
-    "gated.programs": Sweep(gated_case, GATED, gated, (132, 264, 396, 528)),
-    "short_seq.forward_tiles": Sweep(short_seq_case, SHORT_SEQ, short_seq, SHORT, backward=False),
-    "short_seq.backward_tiles": Sweep(short_seq_case, SHORT_SEQ, short_seq, SHORT),
+SWEEPS: dict[str, Sequence[Tiles | int]] = {  # "case.field": values of this field of the kernel
+    "distance.value": PENALTY,
+    "distance.gradient": PENALTY,
+    "masked.attention": tiles((16, 8, 1), (16, 8, 2), (32, 4, 2), (32, 8, 1), (32, 8, 2), (32, 16, 2), (64, 8, 2)),
+    "masked.projection": tiles((16, 8, 1), (16, 8, 2), (32, 8, 1), (32, 8, 2), (32, 16, 2), (16, 16, 2)),
+    "masked.short_seq": tiles((264, 4, 1), (264, 4, 2), (264, 4, 3), (132, 4, 2), (396, 4, 2)),
+    "masked.mask": tiles((64, 4, 2, 64), (64, 8, 2, 64), (64, 8, 3, 64), (64, 8, 2, 128), (64, 8, 3, 128), (32, 4, 3, 128)),
+    "masked.unroll": tiles((16, 1, 1), (16, 4, 1), (32, 2, 1), (32, 4, 1), (32, 8, 1), (64, 8, 1)),
+    "masked.factors": tiles((2048, 4, 1, 8), (4096, 4, 1, 8), (8192, 4, 1, 8), (8192, 8, 1, 8), (8192, 8, 1, 16)),
+    "gated.mix": MIX,
+    "gated.values": MIX,
+    "gated.pairs": PAIRS,
+    "gated.programs": (132, 264, 396, 528),
+    "short_seq.forward_tiles": tiles((64, 2, 1), (64, 4, 1), (64, 8, 1)),
+    "short_seq.backward_tiles": tiles((64, 2, 1), (64, 4, 1), (64, 8, 1)),
 }
+FORWARD = ("distance.value", "distance.gradient", "masked.attention", "masked.unroll", "gated.mix", "short_seq.forward_tiles")
+KERNELS: dict[str, type[Kernel]] = {"masked": MaskedAttention, "gated": GatedMix, "short_seq": ShortSeqAttention}
+
+
+def with_field(case: str, field: str, value: Tiles | int) -> Callable[..., Any]:
+    """The operation of a case with another value of one of its kernel's fields."""
+    if case in KERNELS:
+        return eager(KERNELS[case](**{field: value}))
+    chosen = distance.PenaltyTiles(**{field: value})  # type: ignore[arg-type]
+    return lambda *given: distance.run(*given, gradient=field == "gradient", tiles=chosen)[0]
 
 
 def sweep(name: str, rounds: int) -> None:
-    wanted, field = SWEEPS[name], name.partition(".")[2]
-    for shape in wanted.shapes:
-        case, replays = wanted.build(shape), {}
-        for value in wanted.values:
+    """Other values of one field, timed beside each other; without backward where the field does not matter there."""
+    (kind, _, field), backward = name.partition("."), name not in FORWARD
+    build, shapes = CASES[kind]
+    for shape in shapes:
+        case, replays = build(shape), {}
+        for value in SWEEPS[name]:
             with reported(f"{name} {value}"):
-                form = case.kernel(wanted.operation(**{field: value}))
-                replays[str(value)] = captured(step(case, form, backward=wanted.backward))
-        print(f"\nsweep of {name}, {case.name}, {'with' if wanted.backward else 'without'} backward")
-        for value, timing in sorted(interleaved(replays, DEVICE, rounds=rounds).items(), key=lambda pair: pair[1].median):
-            print(f"  {timing.median * 1e3:7.3f} ms  {value}")
+                form = case.kernel(with_field(kind, field, value))
+                replays[str(value)] = captured(step(case, form, backward=backward))
+        print(f"\nsweep of {name}, {case.name}, {'with' if backward else 'without'} backward")
+        for text, timing in sorted(interleaved(replays, DEVICE, rounds=rounds).items(), key=lambda pair: pair[1].median):
+            print(f"  {timing.median * 1e3:7.3f} ms  {text}")
 
 
 def main() -> None:

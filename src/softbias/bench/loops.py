@@ -1,24 +1,30 @@
-"""Our training loop beside timm's parts put together as its training script does, and beside a plain compiled loop."""
+"""Whole training loops: ours beside timm's parts, put together as in its training script, and beside a plain compiled loop; and
+the seconds from the start of a process to its first step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from softbias.bench.rows import Row
-from softbias.bench.step import CLASSES, as_row, random_pictures, small_recipe, worker
-from softbias.bench.timing import interleaved, ratio
+from softbias.bench.measuring import Row, interleaved, ratio
+from softbias.bench.step import CLASSES, images_per_second, random_images, small_recipe, worker
 from softbias.data.dataset import Dataset
+from softbias.environment import variables_with
 from softbias.models import create_model
 
 
-class Pictures(torch.utils.data.Dataset):
-    """Pictures in memory, as PIL's, which is what timm's transforms take."""
+class PillowImages(torch.utils.data.Dataset[tuple[Any, int]]):
+    """Images in memory, handed out as Pillow's, because timm's transforms take these."""
 
     def __init__(self, data: Dataset, transform: Any = None) -> None:
         self.images, self.labels, self.transform = data.images, data.labels, transform
@@ -27,8 +33,6 @@ class Pictures(torch.utils.data.Dataset):
         return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        from PIL import Image
-
         image = Image.fromarray(np.asarray(self.images[index]))
         return (self.transform(image) if self.transform else image), int(self.labels[index])
 
@@ -42,9 +46,9 @@ def timm_loop(name: str, data: Dataset, batch: int, workers: int, device: torch.
 
     torch.manual_seed(0)
     model = create_model(f"timm:{name}", CLASSES, data.img_size, **options).to(device).train()
-    pictures: Any = Pictures(data)
+    dataset: Any = PillowImages(data)
     loader = create_loader(
-        pictures, (3, *data.img_size), batch, is_training=True, use_prefetcher=True, no_aug=False, hflip=0.5,
+        dataset, (3, *data.img_size), batch, is_training=True, use_prefetcher=True, no_aug=False, hflip=0.5,
         color_jitter=0.3, re_prob=0.25, num_workers=workers, mean=(0.5,) * 3, std=(0.25,) * 3, pin_memory=True,
         persistent_workers=workers > 0, device=device,
     )  # fmt: skip
@@ -75,17 +79,17 @@ def timm_loop(name: str, data: Dataset, batch: int, workers: int, device: torch.
 
 
 def plain_loop(name: str, data: Dataset, batch: int, device: torch.device, **options: Any) -> Callable[[], object]:
-    """A model in the loop most people would write: pictures on the GPU, flips, fused AdamW, bf16, compile, clipping."""
+    """A model in the loop that most people would write: images on the GPU, flips, fused AdamW, bf16, compile, clipping."""
     torch.manual_seed(0)
     model = create_model(name, CLASSES, data.img_size, **options).to(device).train()
-    pixels = torch.from_numpy(data.images).permute(0, 3, 1, 2).contiguous().to(device)
+    all_images = torch.from_numpy(data.images).permute(0, 3, 1, 2).contiguous().to(device)
     labels = torch.from_numpy(data.labels).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.06, fused=device.type == "cuda")
     run = torch.compile(model)
 
     def step() -> object:
-        index = torch.randint(len(pixels), (batch,), device=device)
-        images = pixels[index].float().div_(255).sub_(0.5).div_(0.25)
+        index = torch.randint(len(all_images), (batch,), device=device)
+        images = all_images[index].float().div_(255).sub_(0.5).div_(0.25)
         images = torch.where(torch.rand(batch, 1, 1, 1, device=device) < 0.5, images.flip(-1), images)
         with torch.autocast(device.type, torch.bfloat16):
             loss = cross_entropy(run(images), labels[index], label_smoothing=0.1)
@@ -99,13 +103,13 @@ def plain_loop(name: str, data: Dataset, batch: int, device: torch.device, **opt
 
 
 def beside_timm(
-    img_size: int, patch: int, batch: int, rounds: int, device: torch.device, *, burst: int = 20, pictures: int, workers: int
+    img_size: int, patch: int, batch: int, rounds: int, device: torch.device, *, burst: int = 20, count: int, workers: int
 ) -> list[Row]:
     """deit_tiny in our loop, in timm's and in a plain one, one after the other in every round."""
-    data = random_pictures(pictures, img_size)
+    data = random_images(count, img_size)
     ours = worker("deit_tiny", data, small_recipe(batch), burst=burst, device=device.type, patch_size=patch)
     peer = "deit_tiny_patch16_224"
-    theirs = timm_loop(peer, data, batch, workers, device, patch_size=patch)
+    by_timm = timm_loop(peer, data, batch, workers, device, patch_size=patch)
     plain = plain_loop(f"timm:{peer}", data, batch, device, patch_size=patch)
 
     def often(step: Callable[[], object]) -> Callable[[], object]:
@@ -113,19 +117,71 @@ def beside_timm(
 
     steps: dict[str, Callable[[], object]] = {
         "ours": ours,
-        "timm's loop": often(theirs),
+        "timm's loop": often(by_timm),
         "timm's model, plain compiled loop": often(plain),
     }
     timings = interleaved(steps, device, rounds=rounds, warmup=2)
     how = f"deit_tiny, batch {batch}, {img_size} px, patch {patch}"
-    rows = [as_row("our loop", f"{how}, {ours.take.name}", ours, timings["ours"], None)]
+    rows = [
+        Row(
+            "our loop", f"{how}, {ours.take.name}", images_per_second(ours, timings["ours"]), "images/s", timings["ours"].spread
+        )
+    ]
     targets = {"timm's loop": 2.0, "timm's model, plain compiled loop": 1.8} if img_size <= 64 else dict.fromkeys(steps, 1.0)
     for name in list(steps)[1:]:
         middle, low, high = ratio(timings["ours"], timings[name])
         value = batch * burst / timings[name].median
         note = f"{workers} loader workers" if name == "timm's loop" else None
         rows.append(
-            Row(f"our loop against {name}", how, value, "images/s (theirs)", timings[name].spread, against=name, ratio=middle,
-                quartiles=(low, high), target=targets[name], note=note)
+            Row(f"our loop against {name}", how, value, "images/s (of the peer)", timings[name].spread, against=name,
+                ratio=middle, quartiles=(low, high), target=targets[name], note=note)
         )  # fmt: skip
     return rows
+
+
+PROGRAM = """
+import json, time
+started = time.time()
+import softbias.runs.fit as fit
+import torch
+torch.compiler.reset()  # imports the compiler, as every optimizer does when it is made
+from softbias.training.recipe import RECIPES
+from softbias.runs.spec import RunSpec
+from softbias.training.display import Quiet
+imported = time.time()
+class Stop(Exception): pass
+class First(Quiet):
+    def step(self, step, row): self.at = time.time(); raise Stop
+from softbias.training.plan import LoopSettings
+recipe = RECIPES["small"].with_overrides(dict(batch_size=512, compile={compiled!r}, val_fraction=0.0, select="last"))
+first = First()
+import tempfile
+with tempfile.TemporaryDirectory() as folder:
+    try: fit.run_fit(RunSpec("fashion", {model!r}, recipe), folder + "/run", display=first, trackers=(), baseline=False,
+                     settings=LoopSettings(look_every=1))
+    except Stop: pass
+print(json.dumps(dict(imports=imported - started, step=first.at - imported)))
+"""
+
+
+STARTS = (  # model, how, compile, seconds to reach
+    ("deit_tiny", "eager", "off", 5.0),
+    ("convit_tiny", "eager, its kernels for the first time", "off", 5.0),
+    ("convit_tiny", "eager", "off", 5.0),
+    ("convit_tiny", "compiled, for the first time", "on", None),
+    ("convit_tiny", "compiled, second run of the same shape", "on", 10.0),
+)
+
+
+def start_up(measured: Sequence[tuple[str, str, str, float | None]] = STARTS) -> Iterator[Row]:
+    """Seconds from the imports to the first step, in this order, in fresh processes; the first starts with empty caches."""
+    with tempfile.TemporaryDirectory() as cache:
+        caches = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
+        for model, how, compiled, target in measured:
+            program = PROGRAM.format(compiled=compiled, model=model)
+            done = subprocess.run([sys.executable, "-c", program], env=variables_with(caches), capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(f"the measured process failed: {done.stderr[-2000:]}")
+            seen = json.loads(done.stdout.strip().splitlines()[-1])
+            note = f"{seen['imports']:.1f} s of imports before"
+            yield Row(f"{model}: first step", how, seen["step"], "s", target=target, higher=False, note=note)

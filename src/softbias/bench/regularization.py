@@ -1,9 +1,9 @@
-"""What a regularizer costs: time and memory of a training step with it over one without.
+"""The cost of a regularizer: time and memory of a training step with it, over one without.
 
     python -m softbias.bench.regularization --batch 80 512 --json results/regularization.json
 
-A step is forward, backward and AdamW in bf16 on synthetic pictures. It is timed plainly, compiled, as a recorded CUDA graph,
-and both, as `softbias fit` runs it. All candidates stand in memory together and take turns, ten steps at a time; a ratio is
+A step is forward, backward and AdamW in bf16 on synthetic images. It is timed plainly, compiled, as a recorded CUDA graph,
+and both, as `softbias fit` runs it. All candidates are in memory together and take turns, ten steps at a time; a ratio is
 taken within a round, so drift of the machine cancels. "by definition" is the same loss from the whole map, by autograd.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from softbias.bench.timing import Timing, interleaved, ratio
+from softbias.bench.measuring import Row, compared, interleaved, print_rows
 from softbias.environment import describe_machine
+from softbias.files import write_text
 from softbias.models import create_model
 from softbias.regularizers import Regularized, attached, parse_requests
 
 STEPS = 10  # of a candidate in a round
 MODES = ("eager", "compiled", "recorded", "compiled, recorded")
-CANDIDATES: dict[str, tuple[str | None, bool]] = {  # name -> what is asked for, and whether fused
+CANDIDATES: dict[str, tuple[str | None, bool]] = {  # name -> regularizer, and whether fused
     "base": (None, True),
     "distance": ("distance:layer=2", True),
     "style": ("style:layer=2", True),
@@ -36,8 +37,8 @@ CANDIDATES: dict[str, tuple[str | None, bool]] = {  # name -> what is asked for,
 COMPARED = tuple(CANDIDATES)[1:]
 
 
-def pictures(batch: int, img_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Noise of a different strength in every patch of 16, so that styles differ; and rotations to tell."""
+def random_images(batch: int, img_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Noise of a different strength in every patch of 16, so that styles differ; and labels of four rotations."""
     generator = torch.Generator().manual_seed(0)
     strength = torch.rand(batch, 3, img_size // 16, img_size // 16, generator=generator)
     noise = torch.randn(batch, 3, img_size, img_size, generator=generator)
@@ -125,54 +126,32 @@ def measure(
     modes: Sequence[str] = MODES,
     candidates: Sequence[str] = COMPARED,
     rounds: int = 20,
+    targets: Mapping[str, float] | None = None,
     **options: Any,
-) -> list[dict[str, Any]]:
-    """A row for every batch size, mode and candidate: milliseconds of a step, bytes, and both over the base's."""
-    place = torch.device(device)
-    rows = []
+) -> Iterator[Row]:
+    """A row for every batch size, mode and candidate: milliseconds of a step, bytes, and both over those of the base."""
+    where = torch.device(device)
     for batch in batch_sizes:
-        images, labels = pictures(batch, img_size, place)
+        images, labels = random_images(batch, img_size, where)
         for mode in modes:
-            prepared = {
-                name: Candidate(model, *CANDIDATES[name], images, labels, mode, **options) for name in ("base", *candidates)
-            }
+            names = ("base", *candidates)
+            prepared = {name: Candidate(model, *CANDIDATES[name], images, labels, mode, **options) for name in names}
             steps: dict[str, Callable[[], object]] = {name: each.steps for name, each in prepared.items()}
-            timings = interleaved(steps, place, rounds=rounds, warmup=2)
-            rows += [as_row(name, batch, mode, timings, prepared) for name in prepared]
-            for each in prepared.values():
+            timings = interleaved(steps, where, rounds=rounds, warmup=2)
+            least = prepared["base"].memory
+            for name, each in prepared.items():
+                beside = name != "base" and each.memory and least
+                more = {"target": (targets or {}).get(name), "higher": False, "memory": each.memory}
+                more |= {"memory_ratio": each.memory / least if beside else None}
+                how = f"{mode} training, batch {batch}, {img_size} px"
+                value = 1e3 * timings[name].median / STEPS
+                given = f"{model}, {name}", how, value, "ms", timings[name], "base", timings["base"]
+                yield compared(*given, slower=True, **more)
                 each.close()
             del prepared, steps
             torch.compiler.reset()
-            if place.type == "cuda":
+            if where.type == "cuda":
                 torch.cuda.empty_cache()
-    return rows
-
-
-def as_row(name: str, batch: int, mode: str, timings: dict[str, Timing], prepared: dict[str, Candidate]) -> dict[str, Any]:
-    middle, low, high = ratio(timings["base"], timings[name])  # how many times faster the base is
-    memory, least = prepared[name].memory, prepared["base"].memory
-    return {
-        "candidate": name,
-        "batch": batch,
-        "mode": mode,
-        "milliseconds": 1e3 * timings[name].median / STEPS,
-        "spread": timings[name].spread,
-        "time_ratio": middle,
-        "time_ratio_quartiles": [low, high],
-        "memory": memory,
-        "memory_ratio": memory / least if memory and least else None,
-    }
-
-
-def print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    print(f"{'batch':>5}  {'mode':<19}{'candidate':<24}{'ms':>9}{'ratio':>8}  {'quartiles':<16}{'GiB':>7}{'ratio':>8}")
-    for row in rows:
-        low, high = row["time_ratio_quartiles"]
-        memory = "" if row["memory"] is None else f"{row['memory'] / 2**30:7.2f}{row['memory_ratio']:8.3f}"
-        print(
-            f"{row['batch']:>5}  {row['mode']:<19}{row['candidate']:<24}{row['milliseconds']:9.3f}{row['time_ratio']:8.3f}"
-            f"  {f'{low:.3f} – {high:.3f}':<16}{memory}"
-        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -187,17 +166,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="also write the rows, hardware and versions to this file")
     given = parser.parse_args(arguments)
     modes = given.modes if given.device.startswith("cuda") else [mode for mode in given.modes if "recorded" not in mode]
-    rows = measure(
-        given.batch, given.device, model=given.model, img_size=given.img_size, modes=modes,
-        candidates=[name for name in given.candidates if name != "base"], rounds=given.rounds,
-    )  # fmt: skip
+    candidates = [name for name in given.candidates if name != "base"]
+    options = {"model": given.model, "img_size": given.img_size, "modes": modes, "candidates": candidates}
+    rows = list(measure(given.batch, given.device, rounds=given.rounds, **options))
     print_rows(rows)
-    about = describe_machine(given.device) | {"model": given.model, "img_size": given.img_size, "dtype": "bfloat16"}
-    about |= {"rounds": given.rounds, "steps_per_round": STEPS}
+    about = describe_machine(given.device) | {"dtype": "bfloat16", "rounds": given.rounds, "steps_per_round": STEPS}
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     if given.json is not None:
         given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps({"environment": about, "rows": rows}, indent=2) + "\n")
+        write_text(given.json, json.dumps({"environment": about, "rows": [row.to_dict() for row in rows]}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

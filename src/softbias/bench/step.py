@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softbias.bench.rows import Row
-from softbias.bench.timing import Timing, interleaved, ratio
+from softbias.bench.measuring import Row, Timing, compared, interleaved
 from softbias.data.dataset import Dataset
 from softbias.models import create_model
 from softbias.training.acceleration import make_accelerator
@@ -23,17 +22,17 @@ from softbias.training.step import CudaGraphStep, PlainStep, supports_cuda_graph
 CLASSES = 10
 
 
-def random_pictures(count: int, img_size: int, seed: int = 0) -> Dataset:
-    """Noise of the right shape: what is in a picture does not change how long a step takes."""
-    random = np.random.default_rng(seed)
-    images = random.integers(0, 256, (count, img_size, img_size, 3), np.uint8)
+def random_images(count: int, img_size: int, seed: int = 0) -> Dataset:
+    """Noise of the right shape: the content of an image does not change how long a step takes."""
+    rng = np.random.default_rng(seed)
+    images = rng.integers(0, 256, (count, img_size, img_size, 3), np.uint8)
     names = tuple(f"class {k}" for k in range(CLASSES))
     return Dataset("noise", images, np.arange(count) % CLASSES, names, {"train": np.arange(count)})
 
 
 @dataclass(frozen=True)
 class ConstantBatches(Batches):
-    """The same batch at every step, made once: what is left is the model's own work."""
+    """The same batch at every step, made once: so only the model's own work is measured."""
 
     kept: list[Batch] = field(default_factory=list)
 
@@ -97,38 +96,36 @@ def small_recipe(batch: int, **overrides: Any) -> Recipe:
     return RECIPES["small"].with_overrides({"batch_size": batch, "compile": "on", **overrides})
 
 
-def as_row(name: str, how: str, worked: Worker, timing: Timing, reference: Timing | None, **more: Any) -> Row:
-    value = worked.batches.batch_size * worked.burst / timing.median
-    if reference is not None:
-        middle, low, high = ratio(timing, reference)
-        more |= {"ratio": middle, "quartiles": (low, high)}
-    return Row(name, how, value, "images/s", timing.spread, **more)
+def images_per_second(worked: Worker, timing: Timing) -> float:
+    return worked.batches.batch_size * worked.burst / timing.median
 
 
-def whole_step(batch: int, rounds: int, device: torch.device, *, burst: int = 20, pictures: int = 50_000) -> Iterator[Row]:
+def whole_step(batch: int, rounds: int, device: torch.device, *, burst: int = 20, count: int = 50_000) -> Iterator[Row]:
     """deit_tiny's step beside the same step on a constant batch, and the other mechanisms' beside it; 32 px, patch 4."""
-    data = random_pictures(pictures, 32)
+    data = random_images(count, 32)
     recipe = small_recipe(batch)
     full = worker("deit_tiny", data, recipe, burst=burst, device=device.type)
     how = f"compiled, {full.take.name}, batch {batch}, 32 px, recipe small"
     constant = worker("deit_tiny", data, recipe, constant=True, burst=burst, device=device.type)
-    times = interleaved({"full": full, "constant": constant}, device, rounds=rounds)
     same = "the same step on a constant batch"
-    yield as_row("deit_tiny", how, full, times["full"], times["constant"], against=same, target=0.95)
-    yield as_row(same, how, constant, times["constant"], None)
+    times = interleaved({"full": full, "constant": constant}, device, rounds=rounds)
+    speeds = images_per_second(full, times["full"]), images_per_second(constant, times["constant"])
+    yield compared("deit_tiny", how, speeds[0], "images/s", times["full"], same, times["constant"], target=0.95)
+    yield Row(same, how, speeds[1], "images/s", times["constant"].spread)
     for name, target in (("convit_tiny", 0.88), ("ibit_tiny", 0.92)):
         other = worker(name, data, recipe, burst=burst, device=device.type)
         times = interleaved({"full": full, "other": other}, device, rounds=rounds)
-        yield as_row(name, how, other, times["other"], times["full"], against="deit_tiny", target=target)
+        speed = images_per_second(other, times["other"])
+        yield compared(name, how, speed, "images/s", times["other"], "deit_tiny", times["full"], target=target)
 
 
 def captured_equals_uncaptured(model: str, batch: int, steps: int = 50) -> Row:
     """Whether the recorded step and the same compiled step, not recorded, give the same weights, bit for bit."""
-    data = random_pictures(4 * batch, 32)
+    data = random_images(4 * batch, 32)
     recipe = small_recipe(batch, drop_path=0.0)
     weights = []
     for recorded in (True, False):
-        torch._dynamo.reset()
+        torch.compiler.reset()
         one = worker(model, data, recipe, recorded=recorded, burst=1)
         for _ in range(steps):
             one()

@@ -1,4 +1,4 @@
-"""What `softbias bench` can measure. Each suite yields rows, as they are measured; all run on one device."""
+"""The suites of `softbias bench`. Each yields rows as they are measured; all run on one device."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from softbias.bench import window
-from softbias.bench.rows import Row
-from softbias.bench.throughput import Builder, Setting, side_by_side
+from softbias.bench.loops import beside_timm, start_up
+from softbias.bench.measuring import Row
+from softbias.bench.regularization import measure
+from softbias.bench.step import captured_equals_uncaptured, whole_step
+from softbias.bench.throughput import Builder, Setting, growth, side_by_side
 from softbias.errors import SoftbiasError, unknown_name
+from softbias.kernels import dispatch
 from softbias.models import create_model
 from softbias.models.presets import preset_spec
 from softbias.models.spec import ModelSpec
@@ -59,14 +62,10 @@ def peers(options: Options) -> Iterator[Row]:
     """Our models beside the same architectures in timm."""
     for setting in options.settings():
         for name in options.models or ("deit_tiny", "convit_tiny"):
-            models = {name: builder(name, setting.img_size)}
-            against = name
-            if name in PEERS:
-                against = PEERS[name]
-                models[against] = builder(against, setting.img_size)
-            yield from side_by_side(
-                models, setting, options.rounds, against=against, targets={name: 0.97} if against != name else {}
-            )
+            against = PEERS.get(name, name)
+            models = {each: builder(each, setting.img_size) for each in (name, against)}
+            targets = {name: 0.97} if against != name else {}
+            yield from side_by_side(models, setting, options.rounds, against=against, targets=targets)
             forget()
 
 
@@ -102,17 +101,15 @@ def convit(options: Options) -> Iterator[Row]:
             yield from measured
             forget()
             if not setting.compiled:
-                theirs = PEERS[name]
-                pair = {name: builder(name, setting.img_size), theirs: builder(theirs, setting.img_size)}
+                peer = PEERS[name]
+                pair = {name: builder(name, setting.img_size), peer: builder(peer, setting.img_size)}
                 target = options.on_gpu_only(**{name: 2.4 if training else 3.0})
-                yield from side_by_side(pair, setting, options.rounds, against=theirs, targets=target)
+                yield from side_by_side(pair, setting, options.rounds, against=peer, targets=target)
                 forget()
 
 
 def masked(options: Options) -> Iterator[Row]:
     """IBiT beside DeiT, in training: the Frobenius norm with and without our kernel, and the softmax form."""
-    from softbias.kernels import dispatch
-
     for setting in options.settings():
         if setting.mode != "training":
             continue
@@ -134,16 +131,14 @@ def windows(options: Options) -> Iterator[Row]:
     dtype = torch.bfloat16 if options.on_gpu else torch.float32
     batch = options.batch or (16 if options.on_gpu else 1)
     grids = (16, 32, 64, 128) if options.on_gpu else (8, 16, 32, 64)
-    yield from window.growth("window_tiny", grids, batch, options.device, dtype, options.rounds)
+    yield from growth("window_tiny", grids, batch, options.device, dtype, options.rounds)
     forget()
 
 
 def step(options: Options) -> Iterator[Row]:
     """The whole training step at CIFAR's size, beside the same step on a constant batch."""
-    from softbias.bench.step import captured_equals_uncaptured, whole_step
-
     if not options.on_gpu:
-        for row in whole_step(options.batch or 64, options.rounds, options.device, burst=1, pictures=1000):
+        for row in whole_step(options.batch or 64, options.rounds, options.device, burst=1, count=1000):
             yield replace(row, target=None)  # the targets are a GPU's
         return
     yield from whole_step(options.batch or 512, options.rounds, options.device)
@@ -152,52 +147,30 @@ def step(options: Options) -> Iterator[Row]:
 
 def loops(options: Options) -> Iterator[Row]:
     """Our training loop beside timm's and a plain one, at 32 px and at 224 px."""
-    from softbias.bench.loops import beside_timm
-
     if not options.on_gpu:
         raise SoftbiasError("the suite loops compares whole training loops on a GPU; there is none here")
     workers = max(1, (os.cpu_count() or 2) - 2)
-    yield from beside_timm(32, 4, options.batch or 512, options.rounds, options.device, pictures=50_000, workers=workers)
+    yield from beside_timm(32, 4, options.batch or 512, options.rounds, options.device, count=50_000, workers=workers)
     forget()
     rounds = max(4, options.rounds // 2)
-    yield from beside_timm(224, 16, 256, rounds, options.device, burst=8, pictures=4096, workers=workers)
+    yield from beside_timm(224, 16, 256, rounds, options.device, burst=8, count=4096, workers=workers)
 
 
 def startup(options: Options) -> Iterator[Row]:
     """Seconds from the start of a process to its first step."""
-    from softbias.bench.startup import start_up
-
     yield from start_up()
 
 
 def regularization(options: Options) -> Iterator[Row]:
-    """What a regularizer adds to a training step of ARViT at 256 px; on a CPU a nano model, for its shape only."""
-    from softbias.bench.regularization import measure
-
+    """The cost of a regularizer in a training step of ARViT at 256 px; on a CPU, of a nano model."""
     targets = {"distance": 1.03, "style": 1.04} if options.on_gpu else {}
     model, img_size, batches = ("arvit_base", 256, (80, 512)) if options.on_gpu else ("arvit_nano", 32, (8,))
     modes = ("eager", "recorded") if options.on_gpu else ("eager",)
     batches = batches if options.batch is None else (options.batch,)
-    measured = measure(
+    yield from measure(
         batches, options.device.type, model=model, img_size=img_size, modes=modes, candidates=("distance", "style"),
-        rounds=options.rounds,
+        rounds=options.rounds, targets=targets,
     )  # fmt: skip
-    for row in measured:
-        beside = row["candidate"] != "base"
-        yield Row(
-            what=f"{model}, {row['candidate']}",
-            how=f"{row['mode']} training, batch {row['batch']}, {img_size} px",
-            value=row["milliseconds"],
-            unit="ms",
-            spread=row["spread"],
-            against="base" if beside else None,
-            ratio=row["time_ratio"] if beside else None,
-            quartiles=tuple(row["time_ratio_quartiles"]) if beside else None,
-            target=targets.get(row["candidate"]),
-            higher=False,
-            memory=row["memory"],
-            memory_ratio=row["memory_ratio"] if beside else None,
-        )
 
 
 SUITES: dict[str, Callable[[Options], Iterator[Row]]] = {
@@ -214,6 +187,6 @@ SUITES: dict[str, Callable[[Options], Iterator[Row]]] = {
 
 def forget() -> None:
     """Give back memory, and what was compiled for models that are gone."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

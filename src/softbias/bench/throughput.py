@@ -1,21 +1,26 @@
-"""Images per second and memory of whole models, inference and training, several side by side in one run."""
+"""Images per second and memory of whole models, inference and training, several side by side in one run; and how both grow with
+the number of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from softbias.bench.rows import Row
-from softbias.bench.timing import interleaved, ratio
+from softbias.bench.measuring import Row, compared, interleaved
+from softbias.models import create_model
 
 Builder = Callable[[], nn.Module]
 TURN = 0.1  # seconds on a GPU
+PATCH = 4  # of a model whose growth is measured
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class Setting:
     img_size: int
     device: torch.device
     dtype: torch.dtype
-    compiled: str | None = None  # how: a mode of torch.compile
+    compiled: str | None = None  # a mode of torch.compile
 
     def precision(self) -> AbstractContextManager[Any]:
         if self.dtype == torch.float32:
@@ -67,7 +72,7 @@ def prepare(build: Builder, setting: Setting) -> Callable[[], object]:
 
 
 def peak_memory(step: Callable[[], object], before: int) -> int:
-    """Bytes on the GPU that a step needs at its highest, over `before`; weights and optimizer included."""
+    """The most bytes on the GPU during a step, above `before`; weights and optimizer included."""
     for _ in range(2):
         step()
     torch.cuda.synchronize()
@@ -91,21 +96,43 @@ def side_by_side(
     timings = interleaved(steps, setting.device, rounds=rounds, least=TURN if setting.device.type == "cuda" else 0.0)
     rows = []
     for name, timing in timings.items():
-        middle, low, high = ratio(timing, timings[against])
         beside = name != against
-        rows.append(
-            Row(
-                what=name,
-                how=str(setting),
-                value=setting.batch / timing.median,
-                unit="images/s",
-                spread=timing.spread,
-                against=against if beside else None,
-                ratio=middle if beside else None,
-                quartiles=(low, high) if beside else None,
-                target=(targets or {}).get(name),
-                memory=memory.get(name),
-                memory_ratio=memory[name] / memory[against] if beside and memory else None,
-            )
-        )
+        more = {"target": (targets or {}).get(name), "memory": memory.get(name)}
+        more |= {"memory_ratio": memory[name] / memory[against] if beside and memory else None}
+        value = setting.batch / timing.median
+        rows.append(compared(name, str(setting), value, "images/s", timing, against, timings[against], **more))
+    return rows
+
+
+def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """The exponent of a power law: the slope of log value over log size, by least squares.
+
+    >>> round(exponent([1, 2, 4], [3, 6, 12]), 6)
+    1.0
+    """
+    logs = [[math.log(each) for each in numbers] for numbers in (sizes, values)]
+    return statistics.linear_regression(*logs).slope
+
+
+def growth(
+    name: str, grids: Sequence[int], batch: int, device: torch.device, dtype: torch.dtype, rounds: int, target: float = 1.1
+) -> list[Row]:
+    """A training step of the same model on finer and finer grids, and the exponents of its time and memory."""
+    rows, seconds, memory = [], [], []
+    for side in grids:
+        setting = Setting("training", batch, side * PATCH, device, dtype)
+        before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
+        step = prepare(partial(create_model, name, 10, side * PATCH, patch_size=PATCH), setting)
+        peak = peak_memory(step, before) if device.type == "cuda" else None
+        timing = interleaved({name: step}, device, rounds=rounds)[name]
+        rows.append(Row(f"{name}, {side}² tokens", str(setting), timing.median * 1e3, "ms", timing.spread, memory=peak))
+        seconds.append(timing.median)
+        memory.append(peak)
+        del step
+    tokens = [side**2 for side in grids]
+    how = f"{grids[0]}² to {grids[-1]}² tokens, batch {batch}"
+    rows.append(Row(f"{name}: exponent of time", how, exponent(tokens, seconds), "", target=target, higher=False))
+    if all(memory):
+        known = [value for value in memory if value]
+        rows.append(Row(f"{name}: exponent of memory", how, exponent(tokens, known), "", target=target, higher=False))
     return rows

@@ -50,7 +50,7 @@ def bench(
     import torch
     from rich.console import Console
 
-    from softbias.bench.rows import print_rows
+    from softbias.bench.measuring import print_rows
     from softbias.bench.suites import SUITES, Options
     from softbias.environment import describe_machine
     from softbias.errors import unknown_name

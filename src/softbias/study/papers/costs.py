@@ -9,9 +9,9 @@ from typing import Any
 import pandas
 import torch
 
-from softbias.bench.regularization import STEPS, Candidate, pictures
+from softbias.bench.measuring import interleaved, ratio
+from softbias.bench.regularization import STEPS, Candidate, random_images
 from softbias.bench.throughput import Setting, side_by_side
-from softbias.bench.timing import interleaved, ratio
 from softbias.environment import describe_machine
 from softbias.models import create_model
 from softbias.runs.run import Run
@@ -68,7 +68,7 @@ def step_time(
     """Milliseconds of a training step of every arm, and over the base's."""
     arms, side = arms_and_size(folder)
     place = torch.device(device)
-    images, labels = pictures(batch, side, place)
+    images, labels = random_images(batch, side, place)
     rows = []
     shown: dict[str, list[Point]] = {}
     for mode in ("eager", "compiled, recorded") if device == "cuda" else ("eager",):
