@@ -18,7 +18,7 @@ from softbias._version import __version__
 
 if TYPE_CHECKING:
     from softbias.attention import ATTENTION, register_attention
-    from softbias.data import load_dataset
+    from softbias.data import load_dataset, register_dataset
     from softbias.explanations import Explanation
     from softbias.grid import Grid
     from softbias.models import Layer, ModelSpec, ResNetSpec, build, create_model, list_models
@@ -58,6 +58,7 @@ __all__ = [
     "load_weights",
     "probe",
     "register_attention",
+    "register_dataset",
     "register_probe",
     "resize",
     "save",
@@ -86,6 +87,7 @@ PLACES = {
     "load_weights": "softbias.models.weights",
     "probe": "softbias.runs.probing",
     "register_attention": "softbias.attention",
+    "register_dataset": "softbias.data",
     "register_probe": "softbias.probes",
     "resize": "softbias.models.resize",
     "save": "softbias.models.storage",

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from softbias.data.arrays import as_images, is_array_folder, read_arrays
+from softbias.errors import SoftbiasError
 from softbias.notes import Note
 
 X = np.random.default_rng(0).integers(0, 256, (6, 8, 10, 3), np.uint8)
@@ -187,4 +190,53 @@ def test_broken_files_are_a_clear_error(tmp_path):
     np.save(tmp_path / "labels.npy", Y)
     (tmp_path / "images.npy").write_bytes((tmp_path / "images.npy").read_bytes()[:300])
     with pytest.raises(ValueError, match="the array images cannot be read"):
+        read_arrays(tmp_path)
+
+
+def forged(path: Path, shape: tuple[int, ...], dtype: str = "|u1", content: bytes = b"\0" * 100) -> Path:
+    """An .npz file whose images state another shape than they have."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": dtype, "fortran_order": False, "shape": shape})
+    labels = io.BytesIO()
+    np.save(labels, Y)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("images.npy", header.getvalue() + content)
+        file.writestr("labels.npy", labels.getvalue())
+    return path
+
+
+@pytest.mark.parametrize("shape", [(10**9, 10**3, 10**3, 3), (6, 8, 10, 3), (2**63,)])
+def test_a_size_that_cannot_be_is_refused_from_the_header(tmp_path, shape):
+    with pytest.raises(SoftbiasError, match=r"the array images cannot be read: its header states uint8 of shape"):
+        read_arrays(forged(tmp_path / "set.npz", shape))
+
+
+def test_an_archive_that_states_more_than_it_can_hold_is_refused(tmp_path):
+    claimed = 10**9
+    path = forged(tmp_path / "set.npz", (claimed,))
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as file:
+        real = file.getinfo("images.npy").file_size
+    position = content.index(b"PK\x01\x02")  # the first entry of the directory; its size stands at byte 24
+    assert int.from_bytes(content[position + 24 : position + 28], "little") == real
+    content[position + 24 : position + 28] = (claimed + real - 100).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(SoftbiasError, match="the array images cannot be read"):
+        read_arrays(path)
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ([0, 1, 2], r"classes\.json: \[0\] must be text, but is 0"),
+        ({"coarse": ["a"]}, r"classes\.json: fine is missing"),
+        ({"fine": ["a", None]}, r"classes\.json: fine\[1\] must be text, but is None"),
+        ("abc", r"classes\.json: the whole must be a list"),
+    ],
+)
+def test_names_of_classes_are_checked_field_by_field(tmp_path, classes, message):
+    np.save(tmp_path / "images.npy", X)
+    np.save(tmp_path / "labels.npy", Y)
+    (tmp_path / "classes.json").write_text(json.dumps(classes))
+    with pytest.raises(SoftbiasError, match=message):
         read_arrays(tmp_path)

@@ -282,3 +282,10 @@ def test_taking_some_keeps_everything_in_step(tmp_path):
     assert some.split == tuple(listing.split[index] for index in (0, 3, 6))
     assert some.groups == tuple(listing.groups[index] for index in (0, 3, 6))
     np.testing.assert_array_equal(some.labels, listing.labels[[0, 3, 6]])
+
+
+def test_columns_of_one_name_are_refused(tmp_path):
+    tree(tmp_path, "a/1.jpg", "b/1.jpg")
+    (tmp_path / "set.csv").write_text("path,label,Label\na/1.jpg,a,x\nb/1.jpg,b,y\n")
+    with pytest.raises(ValueError, match="each column needs a name of its own, but label stands there twice"):
+        list_csv(tmp_path / "set.csv")

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from softbias.data import check_dataset
 from softbias.data.named import CIFAR10, load_named
 
 from .small_sets import PACKS, own_folders  # noqa: F401  used by every test
@@ -28,6 +29,7 @@ def test_the_real_pack(name):
     if not (PACKS / file).exists():
         pytest.skip(f"the pack {file} is not here")
     data = load_named(name, data_dir=PACKS)
+    check_dataset(data)
     assert {split: len(indices) for split, indices in data.splits.items()} == counts
     assert len(set(data.class_names)) == len(np.unique(data.labels)) == classes
     if name == "cifar100":

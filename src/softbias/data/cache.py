@@ -108,15 +108,22 @@ def decode_pack(files: Sequence[Path], size: tuple[int, int], resize_mode: str, 
     key = hashlib.sha256(repr((VERSION, "pack", size, resize_mode, stamps)).encode(errors="surrogateescape")).hexdigest()[:32]
     entry = cache_location() / key
     try:
-        return np.load(entry / "images.npy", mmap_mode="r", allow_pickle=False)
+        return _open_pack(entry, size)
     except (OSError, ValueError, EOFError):
         shutil.rmtree(entry, ignore_errors=True)  # it is absent or damaged
     images = make()
     try:
         _store(entry, lambda part: np.save(part / "images.npy", images))
-        return np.load(entry / "images.npy", mmap_mode="r", allow_pickle=False)
+        return _open_pack(entry, size)
     except OSError:
         return images
+
+
+def _open_pack(entry: Path, size: tuple[int, int]) -> Images:
+    images: Images = np.load(entry / "images.npy", mmap_mode="r", allow_pickle=False)
+    if images.dtype != np.uint8 or images.shape[1:] != (*size, 3):
+        raise SchemaError(f"{entry / 'images.npy'} must hold uint8 (N, {size[0]}, {size[1]}, 3), but has {images.shape}")
+    return images
 
 
 def cache_location(cache_dir: str | Path | None = None) -> Path:

@@ -78,7 +78,8 @@ def clusters(count: int, pairs: ArrayLike) -> NDArray[np.int64]:
     """One number per picture; pictures that pairs connect share it.  # (N,)"""
     edges = np.asarray(pairs, np.int64).reshape(-1, 2)
     graph = coo_array((np.ones(len(edges), bool), (edges[:, 0], edges[:, 1])), shape=(count, count))
-    return connected_components(graph, directed=False)[1].astype(np.int64)
+    labels: NDArray[np.int32] = connected_components(graph, directed=False)[1]
+    return labels.astype(np.int64)
 
 
 def _alike(thumbs: NDArray[np.uint8], pairs: NDArray[np.int64], chunk: int = 20_000) -> NDArray[np.bool_]:
@@ -100,4 +101,5 @@ def _areas(size: int, parts: int) -> NDArray[np.float32]:
     low, high = edges[:-1, None], edges[1:, None]
     points = np.arange(size)
     overlap = np.clip(np.minimum(high, points + 1) - np.maximum(low, points), 0, None)
-    return (overlap / overlap.sum(1, keepdims=True)).astype(np.float32)
+    weights: NDArray[np.float32] = (overlap / overlap.sum(1, keepdims=True)).astype(np.float32)
+    return weights

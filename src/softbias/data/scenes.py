@@ -171,8 +171,9 @@ def waves(side: int, rng: np.random.Generator) -> Values:
     """Stripes bent by noise: water, wood."""
     angle = rng.uniform(0, np.pi)
     rows, columns = np.mgrid[:side, :side] / side
-    across = rows * np.cos(angle) + columns * np.sin(angle) + 0.12 * noise(side, 6, rng)
-    return 0.5 + 0.4 * np.sin(2 * np.pi * rng.uniform(8, 16) * across) + 0.3 * noise(side, 64, rng)
+    across: Values = rows * np.cos(angle) + columns * np.sin(angle) + 0.12 * noise(side, 6, rng)
+    stripes: Values = np.sin(2 * np.pi * rng.uniform(8, 16) * across)
+    return 0.5 + 0.4 * stripes + 0.3 * noise(side, 64, rng)
 
 
 def tiles(side: int, rng: np.random.Generator) -> Values:
@@ -190,4 +191,5 @@ def colored(values: Values, dark: tuple[int, ...], light: tuple[int, ...], rng: 
     low, high = np.quantile(values, (0.01, 0.99))
     share = np.clip((values - low) / (high - low), 0, 1)[..., None]
     ends = np.array([dark, light], np.float64) + rng.uniform(-15, 15, (2, 3))
-    return np.clip(ends[0] * (1 - share) + ends[1] * share, 0, 255).astype(np.uint8)
+    image: Images = np.clip(ends[0] * (1 - share) + ends[1] * share, 0, 255).astype(np.uint8)
+    return image
