@@ -9,8 +9,8 @@ from softbias import convert, inspect
 from softbias.attention import ConversionError, NoAttentionMapError
 from softbias.models.inspect import attention_sites
 from softbias.probes.rollout import rollout
+from softbias.regularizers import parse_regularizers
 from softbias.regularizers.attach import Regularized, attached
-from softbias.regularizers.config import parse_requests
 
 READ = {  # name -> options that make it small
     "vit_tiny_patch16_224": {"depth": 2},
@@ -163,14 +163,14 @@ def test_rollout_and_regularizers_take_the_same_maps(name, images):
     model = small(name)
     last = own_maps(model, images)[-2:]
     assert rollout(list(inspect(model, images, layers=[-2, -1]).maps.values())).shape == rollout(last).shape
-    requests = parse_requests(["distance:layer=-1", "style:layer=-1"])
+    configs = parse_regularizers(["distance:layer=-1", "style:layer=-1"])
     values = []
     for fused in (True, False):
-        run = Regularized(model, requests, (64, 64), fused=fused)
+        run = Regularized(model, configs, (64, 64), fused=fused)
         with attached(run):
             values.append(run(images)[1])
-        assert fused != any(seat.reads_map for seat in run.layers[0].seats) or "beit" in name
+        assert fused != any(each.reads_map for each in run.layers[0].attached) or "beit" in name
     torch.testing.assert_close(*values, atol=1e-5, rtol=1e-5)
-    run = Regularized(model, requests, (64, 64))
-    expected = torch.stack([seat.regularizer(last[-1], images) for seat in run.layers[0].seats])
+    run = Regularized(model, configs, (64, 64))
+    expected = torch.stack([each.regularizer(last[-1], images) for each in run.layers[0].attached])
     torch.testing.assert_close(values[1], expected, atol=1e-9, rtol=1e-9)

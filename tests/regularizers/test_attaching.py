@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import softbias
-from softbias.regularizers import Regularized, attached, parse_request, parse_requests
+from softbias.regularizers import parse_regularizer, parse_regularizers
+from softbias.regularizers.attach import Regularized, attached
 
 MODELS = {
     "arvit_nano": {},  # full attention without prefix
@@ -17,7 +18,7 @@ MODELS = {
     "timm:deit_tiny_patch16_224": {"patch_size": 8, "depth": 3},
     "timm:convit_tiny": {"patch_size": 8, "depth": 3, "local_up_to_layer": 2},
 }
-ASKED = (
+CHOSEN = (
     "distance:layer=1,reduction=sum",
     "style:layer=1,reduction=sum",
     "style:layer=0+-1,rho=0.1,region=2",
@@ -49,13 +50,13 @@ def gradients(value: torch.Tensor, model: torch.nn.Module) -> list[torch.Tensor]
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("text", ASKED)
+@pytest.mark.parametrize("text", CHOSEN)
 def test_values_and_gradients_are_those_of_the_inspected_maps(name, text):
     model, x = build(name), images()
-    run = Regularized(model, parse_requests([text])).double()
+    run = Regularized(model, parse_regularizers([text])).double()
     with attached(run):
         logits, values = run(x)
-    seen = softbias.inspect(model, x, layers=parse_request(text).layers)
+    seen = softbias.inspect(model, x, layers=parse_regularizer(text).layers)
     each = [regularizer(attention, x) for regularizer, attention in zip(run.regularizers, seen.maps.values(), strict=True)]
     expected = torch.stack(each).mean(0)
     torch.testing.assert_close(values[0], expected)
@@ -68,8 +69,8 @@ def test_values_and_gradients_are_those_of_the_inspected_maps(name, text):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_full_gated_and_timm_need_no_map_and_others_take_the_definition(name):
-    run = Regularized(build(name), parse_requests(["distance:layer=0", "style:layer=0"]))
-    forms = [seat.reads_map for seat in run.layers[0].seats]
+    run = Regularized(build(name), parse_regularizers(["distance:layer=0", "style:layer=0"]))
+    forms = [each.reads_map for each in run.layers[0].attached]
     expected = {"ibit_nano": [True, False], "window_nano": [True, True]}
     assert forms == expected.get(name, [False, False])
     assert run.supports_cuda_graph == (forms == [False, False])
@@ -79,7 +80,7 @@ def test_full_gated_and_timm_need_no_map_and_others_take_the_definition(name):
 def test_only_the_chosen_layer_is_touched_and_only_while_attached(name):
     model = build(name)
     before = dict(model.state_dict())
-    run = Regularized(model, parse_requests(["style:layer=1"])).double()
+    run = Regularized(model, parse_regularizers(["style:layer=1"])).double()
     with attached(run):
         assert ["forward" in block.attn.__dict__ for block in model.blocks][:3] == [False, True, False]
         run(images())
@@ -91,18 +92,18 @@ def test_only_the_chosen_layer_is_touched_and_only_while_attached(name):
 
 def test_a_weight_of_zero_watches_and_changes_no_bit():
     model, x = build("arvit_nano").float(), images().float()
-    run = Regularized(model, parse_requests(["style:layer=1,weight=0", "distance:layer=1,weight=0"]))
+    run = Regularized(model, parse_regularizers(["style:layer=1,weight=0", "distance:layer=1,weight=0"]))
     with attached(run):
         logits, values = run(x)
     assert torch.equal(logits, model(x))
     assert not values.requires_grad
-    trained = Regularized(model, parse_requests(["style:layer=1", "distance:layer=1"]))
+    trained = Regularized(model, parse_regularizers(["style:layer=1", "distance:layer=1"]))
     with attached(trained):
         torch.testing.assert_close(trained(x)[1].detach(), values)
 
 
 def test_a_model_between_two_steps_can_be_copied():
-    run = Regularized(build("timm:deit_tiny_patch16_224"), parse_requests(["style:layer=1", "distance:layer=2"])).double()
+    run = Regularized(build("timm:deit_tiny_patch16_224"), parse_regularizers(["style:layer=1", "distance:layer=2"])).double()
     with attached(run):
         run(images())[1].sum().backward()
         other = copy.deepcopy(run)
@@ -113,7 +114,7 @@ def test_a_model_between_two_steps_can_be_copied():
 @pytest.mark.parametrize("name", ["arvit_nano", "timm:deit_tiny_patch16_224"])
 def test_blocks_that_run_again_in_backward_give_the_same_gradients(name):
     model = build(name)
-    run = Regularized(model, parse_requests(["style:layer=1", "distance:layer=1"])).double()
+    run = Regularized(model, parse_regularizers(["style:layer=1", "distance:layer=1"])).double()
     with attached(run):
         plain = gradients(run(images())[1].sum(), model)
         model.set_grad_checkpointing(True)
@@ -128,7 +129,7 @@ def test_blocks_that_run_again_in_backward_give_the_same_gradients(name):
 
 def test_autocast_keeps_the_values_in_32_bits():
     model = build("arvit_nano").float()
-    run = Regularized(model, parse_requests(["style:layer=1", "distance:layer=2"]))
+    run = Regularized(model, parse_regularizers(["style:layer=1", "distance:layer=2"]))
     with attached(run):
         exact = run(images().float())[1]
         with torch.autocast("cpu", torch.bfloat16):
@@ -141,7 +142,7 @@ def test_autocast_keeps_the_values_in_32_bits():
 @pytest.mark.parametrize("name", ["arvit_nano", "timm:deit_tiny_patch16_224"])
 def test_one_compiled_graph_gives_the_same(name):
     model = build(name).float()
-    run = Regularized(model, parse_requests(["style:layer=1", "distance:layer=2", "distance:layer=0,weight=0"]))
+    run = Regularized(model, parse_regularizers(["style:layer=1", "distance:layer=2", "distance:layer=0,weight=0"]))
     compiled = torch.compile(run, fullgraph=True)
     with attached(run):
         plain, fast = run(images().float()), compiled(images().float())
@@ -162,10 +163,10 @@ def test_one_compiled_graph_gives_the_same(name):
 def test_a_layer_without_a_map_is_refused_with_those_that_have_one(name, text, words):
     model = softbias.create_model(name, num_classes=4, img_size=32)
     with pytest.raises(ValueError, match=words):
-        Regularized(model, parse_requests([text]))
+        Regularized(model, parse_regularizers([text]))
 
 
 def test_forgetting_to_attach_is_an_error_and_not_a_silent_zero():
-    run = Regularized(build("arvit_nano"), parse_requests(["distance:layer=1"])).double()
+    run = Regularized(build("arvit_nano"), parse_regularizers(["distance:layer=1"])).double()
     with pytest.raises(RuntimeError, match="attached"):
         run(images())

@@ -47,7 +47,7 @@ def test_a_regularized_run_keeps_its_maps_and_draws_them(tmp_path):
     with np.load(tmp_path / "run/attention-before.npz") as before, np.load(tmp_path / "run/attention-after.npz") as after:
         assert before["1/map"].shape == after["1/map"].shape == (3, 16, 16)
         assert not np.array_equal(before["1/map"], after["1/map"])
-        assert after["1/style/wanted"].shape == (3, 4, 4)
+        assert after["1/style/matrix"].shape == (3, 4, 4)
     page = (tmp_path / "run/report.html").read_text()
     assert "distance, layer 1" in page and "style, layer 1" in page
     assert "distance loss, unweighted" in page and "Pictures with style loss" in page

@@ -13,7 +13,7 @@ from PIL import Image
 from softbias.cli import main
 from softbias.data.dataset import Dataset
 from softbias.models import create_model
-from softbias.regularizers import parse_requests
+from softbias.regularizers import parse_regularizers
 from softbias.regularizers.attach import find_sites
 from softbias.study import plan, progress
 from softbias.study.arms import read_recipe
@@ -93,7 +93,7 @@ def test_every_model_of_every_study_can_be_built_and_has_the_layers_that_are_reg
             options = {"drop_path": spec.recipe.drop_path, **arm.model_options}
             model = create_model(arm.model, num_classes=10, img_size=data.img_size, device="meta", **options)
             if asked:
-                assert find_sites(model, parse_requests(asked), data.img_size)
+                assert find_sites(model, parse_regularizers(asked), data.img_size)
     assert len(seen) > 60
 
 

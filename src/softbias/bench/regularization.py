@@ -23,7 +23,8 @@ from softbias.bench.measuring import Row, compared, interleaved, print_rows
 from softbias.environment import describe_machine
 from softbias.files import write_text
 from softbias.models import create_model
-from softbias.regularizers import Regularized, attached, parse_requests
+from softbias.regularizers import parse_regularizers
+from softbias.regularizers.attach import Regularized, attached
 
 STEPS = 10  # of a candidate in a round
 MODES = ("eager", "compiled", "recorded", "compiled, recorded")
@@ -50,14 +51,14 @@ class Candidate:
     """A model with its optimizer, and one training step of it."""
 
     def __init__(
-        self, model: str, request: str | None, fused: bool, images: Tensor, labels: Tensor, mode: str, **options: Any
+        self, model: str, regularizer: str | None, fused: bool, images: Tensor, labels: Tensor, mode: str, **options: Any
     ) -> None:
         torch.manual_seed(0)
         self.images, self.labels = images, labels
         bare: nn.Module = create_model(model, num_classes=4, img_size=images.shape[-1], **options).to(images.device).train()
-        requests = parse_requests([request] if request else [])
-        self.weights = [each.weight for each in requests.values()]
-        self.model: nn.Module = Regularized(bare, requests, fused=fused) if requests else bare
+        configs = parse_regularizers([regularizer] if regularizer else [])
+        self.weights = [each.weight for each in configs.values()]
+        self.model: nn.Module = Regularized(bare, configs, fused=fused) if configs else bare
         self.attachment = attached(self.model)
         self.attachment.__enter__()
         self.run: Any = torch.compile(self.model) if "compiled" in mode else self.model

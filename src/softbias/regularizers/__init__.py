@@ -1,38 +1,48 @@
-"""Losses on attention maps: pure functions first, then what attaches them to a layer of a model in training.
+"""Losses on attention maps: their registry, and the words that choose them.
 
-    from softbias.regularizers import distance_loss, style_loss
-    distance_loss(attention, grid)             # (B, H, N, N) -> (B,)
+    distance:layer=2,weight=0.01            layers count from 0; −1 is the last
+    style:layer=0+4,weight=0.01,rho=0.17    several layers: the value is their mean
 
-    softbias fit DATA --regularize distance:layer=2,weight=0.01
+A new one takes a file with a `Regularizer`, a line in REGULARIZERS, and a test of a value known in closed form. From outside
+the package: `register_regularizer("mine", Mine)`, or an entry point in the group "softbias.regularizers".
+`softbias.regularizers.contract.check_regularizer("mine")` tests its contract.
 
-A new one is a file with a `Regularizer`, a line here, and a value known in closed form as its test.
+`softbias.regularizers.attach` attaches them to the layers of a model in training.
 """
 
 from __future__ import annotations
 
-from softbias.regularizers.attach import Regularized, attached
+import ast
+import inspect
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any
+
+from softbias.errors import SoftbiasError, unknown_name
 from softbias.regularizers.base import Regularizer, head_average, minmax, reduce
-from softbias.regularizers.config import Request, parse_request, parse_requests
 from softbias.regularizers.distance import Distance, attention_penalty, distance_loss, distance_penalty
 from softbias.regularizers.style import Style, patch_grams, style_loss, style_similarity
 
 __all__ = [
     "REGULARIZERS",
     "Distance",
-    "Regularized",
     "Regularizer",
-    "Request",
+    "RegularizerConfig",
     "Style",
-    "attached",
     "attention_penalty",
     "distance_loss",
     "distance_penalty",
+    "find_regularizer",
     "head_average",
+    "list_regularizers",
     "minmax",
-    "parse_request",
-    "parse_requests",
+    "parse_regularizer",
+    "parse_regularizers",
     "patch_grams",
     "reduce",
+    "register_regularizer",
     "style_loss",
     "style_similarity",
 ]
@@ -41,3 +51,104 @@ REGULARIZERS: dict[str, type[Regularizer]] = {
     "distance": Distance,
     "style": Style,
 }
+
+ENTRY_POINTS = "softbias.regularizers"
+WEIGHT = 0.01
+
+
+def register_regularizer(name: str, regularizer: type[Regularizer]) -> type[Regularizer]:
+    """Make a regularizer from outside the package usable by name in every recipe."""
+    if not (isinstance(regularizer, type) and issubclass(regularizer, Regularizer)):
+        raise SoftbiasError(f"a regularizer must be a subclass of softbias.regularizers.Regularizer, but got {regularizer!r}")
+    if REGULARIZERS.get(name, regularizer) is not regularizer:
+        raise SoftbiasError(f"the regularizer {name!r} exists already: {REGULARIZERS[name].__module__}")
+    REGULARIZERS[name] = regularizer
+    return regularizer
+
+
+def list_regularizers() -> list[str]:
+    return sorted({*REGULARIZERS, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+
+
+def find_regularizer(name: str) -> type[Regularizer]:
+    if name not in REGULARIZERS:
+        for point in entry_points(group=ENTRY_POINTS, name=name):
+            register_regularizer(name, point.load())
+    if name not in REGULARIZERS:
+        raise unknown_name("regularizer", name, list_regularizers())
+    return REGULARIZERS[name]
+
+
+@dataclass(frozen=True)
+class RegularizerConfig:
+    """name: of the registry; layers; weight: λ, 0 logs the value without training on it; options: of the regularizer."""
+
+    name: str
+    layers: tuple[int, ...]
+    weight: float = WEIGHT
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parse_regularizer(text: str) -> RegularizerConfig:
+    """
+    >>> parse_regularizer("distance:layer=2,weight=0.001,beta=500")
+    RegularizerConfig(name='distance', layers=(2,), weight=0.001, options={'beta': 500})
+    """
+    name, _, rest = text.strip().partition(":")
+    parameters = inspect.signature(find_regularizer(name)).parameters
+    known = [each for each, parameter in parameters.items() if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+    given: dict[str, str] = {}
+    for pair in filter(None, rest.split(",")):
+        option, equals, value = pair.strip().partition("=")
+        if not equals or not value:
+            raise SoftbiasError(
+                f"a regularizer takes NAME=VALUE, as in {name}:layer=2,weight=0.01, but got {pair!r} in {text!r}"
+            )
+        if option not in ("layer", "weight", *known):
+            raise unknown_name(f"option of the regularizer {name}", option, ["layer", "weight", *known])
+        if option in given:
+            raise SoftbiasError(f"{option} is given twice in {text!r}")
+        given[option] = value
+    if "layer" not in given:
+        raise SoftbiasError(f"which layer? {name}:layer=2 regularizes the third; layers count from 0, but got {text!r}")
+    try:
+        layers = tuple(int(number) for number in given.pop("layer").split("+"))
+    except ValueError:
+        raise SoftbiasError(f"layer must be a number, or several as in layer=0+4, but got {text!r}") from None
+    weight = number_from("weight", given.pop("weight", str(WEIGHT)), text)
+    if not (math.isfinite(weight) and weight >= 0):
+        raise SoftbiasError(f"weight must be at least 0, but weight={weight} in {text!r}")
+    options = {  # a number where the option's default is one, a word otherwise
+        option: number_from(option, value, text) if isinstance(parameters[option].default, int | float) else value
+        for option, value in given.items()
+    }
+    return RegularizerConfig(name, layers, weight, options)
+
+
+def number_from(option: str, value: str, text: str) -> Any:
+    try:
+        found = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        found = None
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise SoftbiasError(f"{option} must be a number, but {option}={value} in {text!r}")
+    return found
+
+
+def parse_regularizers(texts: Iterable[str]) -> dict[str, RegularizerConfig]:
+    """Configs by the label under which they are logged: the name, and the layers where a name comes more than once.
+
+    >>> list(parse_regularizers(["distance:layer=0", "style:layer=1"]))
+    ['distance', 'style']
+    >>> list(parse_regularizers(["distance:layer=0", "distance:layer=1+2"]))
+    ['distance_0', 'distance_1_2']
+    """
+    configs = [parse_regularizer(text) for text in texts]
+    names = [config.name for config in configs]
+    found: dict[str, RegularizerConfig] = {}
+    for config in configs:
+        label = config.name if names.count(config.name) == 1 else "_".join([config.name, *map(str, config.layers)])
+        if label in found:
+            raise SoftbiasError(f"{config.name} is given twice for layer {'+'.join(map(str, config.layers))}")
+        found[label] = config
+    return found

@@ -1,4 +1,4 @@
-"""The distance regularizer (Mormille et al.): a patch should look at what is near.
+"""The distance regularizer (Mormille et al.): a patch should look at near patches.
 
     l = Σ_nm A_nm P_nm,    P = a / √(a² + β),    a = D − rowmax(D) / α
 
@@ -32,7 +32,7 @@ from torch.nn.functional import pad
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 from softbias.kernels import dispatch
-from softbias.regularizers.base import Regularizer, check_choice, head_average, minmax, reduce, settle_maps
+from softbias.regularizers.base import Regularizer, check_choice, default_maps, head_average, minmax, reduce
 
 PENALTIES = ("curve", "linear", "released-linear")
 CHUNK = 2**26  # entries of a map that are held at once
@@ -71,9 +71,9 @@ def distance_loss(
 ) -> Tensor:
     """The value of each image; see the module and `base` for the options.  # (B, H, N, N) or (B, N, N) -> (B,)"""
     averaged = head_average(attention, grid)
-    averaged = minmax(averaged) if settle_maps(maps, reduction) == "minmax" else averaged
-    wanted = distance_penalty(grid, alpha, beta, penalty=penalty).to(averaged)
-    return reduce((averaged * wanted).sum((1, 2)), reduction)
+    averaged = minmax(averaged) if default_maps(maps, reduction) == "minmax" else averaged
+    matrix = distance_penalty(grid, alpha, beta, penalty=penalty).to(averaged)
+    return reduce((averaged * matrix).sum((1, 2)), reduction)
 
 
 class Distance(Regularizer):
@@ -97,9 +97,6 @@ class Distance(Regularizer):
         averaged = head_average(attention, self.grid)
         averaged = minmax(averaged) if self.maps == "minmax" else averaged
         return self.reduce((averaged * self.grid.patches_only(self.pairs).to(averaged)).sum((1, 2)))
-
-    def wanted(self, images: Tensor) -> Tensor:
-        return self.grid.patches_only(self.pairs).expand(len(images), -1, -1)
 
 
 def attention_penalty(q: Tensor, k: Tensor, penalty: Tensor, scale: float) -> Tensor:
@@ -126,8 +123,8 @@ class PenaltyByHead(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, penalty: Tensor, scale: float) -> Tensor:
         sums, rows = [], []
         with torch.autocast(q.device.type, enabled=False):
-            for few_q, few_k in chunks(q, k):
-                scores = raw_scores(few_q, few_k, scale)
+            for part_q, part_k in chunks(q, k):
+                scores = raw_scores(part_q, part_k, scale)
                 normalizer = scores.logsumexp(-1, keepdim=True)
                 sums.append(normalizer)
                 rows.append(((scores - normalizer).exp() * penalty.to(scores)).sum(-1, keepdim=True))
@@ -141,11 +138,11 @@ class PenaltyByHead(torch.autograd.Function):
         q, k, penalty, sums, each = ctx.saved_tensors
         for_q, for_k = [], []
         with torch.autocast(q.device.type, enabled=False):
-            for few_q, few_k, normalizer, row, gradient in chunks(q, k, sums, each, gradients[0][:, :, None, None]):
-                attention = (raw_scores(few_q, few_k, ctx.scale) - normalizer).exp()
+            for part_q, part_k, normalizer, row, gradient in chunks(q, k, sums, each, gradients[0][:, :, None, None]):
+                attention = (raw_scores(part_q, part_k, ctx.scale) - normalizer).exp()
                 change = attention * (penalty.to(attention) - row) * (ctx.scale * gradient)  # of the scores
-                for_q.append(change @ few_k.to(attention))
-                for_k.append(change.mT @ few_q.to(attention))
+                for_q.append(change @ part_k.to(attention))
+                for_k.append(change.mT @ part_q.to(attention))
         return torch.cat(for_q).to(q.dtype), torch.cat(for_k).to(k.dtype), None, None
 
 
@@ -158,5 +155,5 @@ def raw_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
 def chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """As many images at a time as the budget of map entries allows."""
     batch, heads, tokens = tensors[0].shape[:3]
-    few = max(1, CHUNK // (heads * tokens * tokens))
-    return zip(*(tensor.split(few) for tensor in tensors), strict=True) if batch > few else iter([tensors])
+    size = max(1, CHUNK // (heads * tokens * tokens))
+    return zip(*(tensor.split(size) for tensor in tensors), strict=True) if batch > size else iter([tensors])

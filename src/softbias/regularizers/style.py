@@ -6,8 +6,8 @@
 
 The pixels are those the model receives (augmented, mixed, normalized), without gradient. Options:
 
-    rho                     what is tolerated: with ρ > 0 attention to similar patches is rewarded. With this S most images are
-                            then below the floor of the logarithm, and get no gradient: watch `active`
+    rho                     the tolerated difference: with ρ > 0 attention to similar patches is rewarded. Most images are then
+                            below the floor of the logarithm, and get no gradient: watch `active`
     distance="released"     S = (Σ |G_n − G_m|^0.1)^10 / max, as the documents' code has it, which uses ρ = .17
     region                  side of a square of patches whose styles are compared as one: both axes of the map are
                             average-pooled, and the Gram matrix is that of the whole region
@@ -31,7 +31,7 @@ from torch.nn.functional import avg_pool2d, pad
 
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
-from softbias.regularizers.base import Regularizer, check_choice, head_average, minmax, reduce, settle_maps
+from softbias.regularizers.base import Regularizer, check_choice, default_maps, head_average, minmax, reduce
 
 DISTANCES = ("mse", "released")
 POWER = 0.1  # of the released distance
@@ -110,12 +110,15 @@ def style_loss(
 ) -> Tensor:
     """The value of each image.  # (B, H, N, N) or (B, N, N), (B, C, height, width) -> (B,)"""
     averaged = pool_regions(head_average(attention, grid), grid, region)
-    averaged = minmax(averaged) if settle_maps(maps, reduction) == "minmax" else averaged
-    wanted = style_similarity(images, grid, distance=distance, region=region).to(averaged) - rho
-    return reduce((averaged * wanted).sum((1, 2)), reduction)
+    averaged = minmax(averaged) if default_maps(maps, reduction) == "minmax" else averaged
+    matrix = style_similarity(images, grid, distance=distance, region=region).to(averaged) - rho
+    return reduce((averaged * matrix).sum((1, 2)), reduction)
 
 
 class Style(Regularizer):
+    matrix_name = "similarity"
+    matrix_legend = "Similarity: bright where two patches differ in style. Attention should be dark there."
+
     def __init__(
         self,
         grid: Grid,
@@ -136,7 +139,7 @@ class Style(Regularizer):
             distance=self.distance, region=self.region, reduction=self.reduction, maps=self.maps,
         )  # fmt: skip
 
-    def wanted(self, images: Tensor) -> Tensor:
+    def matrix(self, images: Tensor) -> Tensor:
         return style_similarity(images, self.grid, distance=self.distance, region=self.region) - self.rho
 
     @property

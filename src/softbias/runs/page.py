@@ -93,9 +93,9 @@ def confusion_section(folder: Path, counts: list[list[int]], names: list[str]) -
 def maps_section(folder: Path) -> list[dict[str, Any]]:
     """The pictures of the regularized layers; none for a run without regularizers."""
     return [
-        {"name": name, "layer": layer, "style": name.startswith("style")}
-        | themed({theme: draw_maps(folder, name, layer, theme) for theme in PALETTE})
-        for name, layer in recorded(folder)
+        {"name": each.name, "layer": each.layer, "legend": each.legend}
+        | themed({theme: draw_maps(folder, each.name, each.layer, theme) for theme in PALETTE})
+        for each in recorded(folder)
     ]
 
 

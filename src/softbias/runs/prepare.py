@@ -19,7 +19,7 @@ from softbias.models import create_model
 from softbias.models.resize import resize
 from softbias.models.storage import load
 from softbias.models.weights import load_weights
-from softbias.regularizers import parse_requests
+from softbias.regularizers import parse_regularizers
 from softbias.regularizers.attach import find_sites
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
@@ -56,13 +56,13 @@ def make_plan(
     torch.manual_seed(spec.seed)
     model = build_model(spec, classes, data.img_size, None if spec.source is None else directory.find_source(spec.source))
     frozen = spec.finetune == "linear"
-    requests = parse_requests(spec.recipe.regularize)
+    regularizers = parse_regularizers(spec.recipe.regularize)
     if frozen:
-        if requests:
+        if regularizers:
             raise SoftbiasError(f"--finetune linear trains the head alone, so {spec.recipe.regularize[0]} would change nothing")
         freeze_backbone(model)
-    if requests:
-        find_sites(model, requests, data.img_size)  # refuses layers without a map
+    if regularizers:
+        find_sites(model, regularizers, data.img_size)  # refuses layers without a map
     model = model.to(device)
     if spec.recipe.compile != "on":  # which compiles them itself
         together = min(spec.recipe.batch_size, len(split.train)) // (accelerator.num_processes * spec.recipe.accumulate)

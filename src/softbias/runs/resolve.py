@@ -109,9 +109,9 @@ class PartialRunSpec:
         if self.finetune == "linear" and not learned:
             raise SoftbiasError("--finetune linear needs a model that has learned something: --from, --pretrained or --weights")
         if self.overrides.get("regularize"):
-            from softbias.regularizers import parse_requests
+            from softbias.regularizers import parse_regularizers
 
-            parse_requests(self.overrides["regularize"])
+            parse_regularizers(self.overrides["regularize"])
         alone = self.base_recipe is None and "batch_size" not in self.overrides  # then the batch is not known yet
         checked = {name: value for name, value in self.overrides.items() if not (alone and name == "accumulate")}
         (self.base_recipe or Recipe()).with_overrides(checked)

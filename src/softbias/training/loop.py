@@ -23,7 +23,7 @@ from torch import Tensor
 from softbias.environment import on_stop_signal
 from softbias.errors import SoftbiasError
 from softbias.files import write_text
-from softbias.regularizers import attached
+from softbias.regularizers.attach import attached
 from softbias.training import checkpoint
 from softbias.training.acceleration import agreed
 from softbias.training.batches import Epoch

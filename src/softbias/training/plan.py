@@ -16,7 +16,8 @@ from softbias import environment
 from softbias.errors import SoftbiasError
 from softbias.kernels import triton_api
 from softbias.models.inspect import unwrap
-from softbias.regularizers import Regularized, attached, parse_requests
+from softbias.regularizers import parse_regularizers
+from softbias.regularizers.attach import Regularized, attached
 from softbias.training.acceleration import agreed
 from softbias.training.batches import Batches, SplitImages
 from softbias.training.checkpoint import Keep, State
@@ -84,12 +85,12 @@ class TrainingPlan:
     @property
     def regularizers(self) -> dict[str, float]:
         """Names and weights of the recipe's regularizers."""
-        return {name: request.weight for name, request in parse_requests(self.recipe.regularize).items()}
+        return {label: config.weight for label, config in parse_regularizers(self.recipe.regularize).items()}
 
     def regularized(self, model: nn.Module) -> nn.Module:
         """The model with the recipe's regularizers, where there are any."""
-        requests = parse_requests(self.recipe.regularize)
-        return Regularized(model, requests, self.batches.images.size) if requests else model
+        configs = parse_regularizers(self.recipe.regularize)
+        return Regularized(model, configs, self.batches.images.size) if configs else model
 
     def make_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, graph: bool) -> PlainStep:
         given = (self.accelerator, model, optimizer, self.batches, self.class_weights, self.regularizers)

@@ -2,16 +2,16 @@
 
 import pytest
 
-from softbias.regularizers import REGULARIZERS, parse_request, parse_requests
+from softbias.regularizers import REGULARIZERS, parse_regularizer, parse_regularizers
 
 
 @pytest.mark.parametrize("kind", REGULARIZERS)
 def test_the_weight_of_the_documents_is_the_default(kind):
-    assert parse_request(f"{kind}:layer=2").weight == 0.01
+    assert parse_regularizer(f"{kind}:layer=2").weight == 0.01
 
 
 def test_several_layers_are_joined_by_plus():
-    assert parse_request("style:layer=0+-1,rho=0.17,distance=released,region=2").layers == (0, -1)
+    assert parse_regularizer("style:layer=0+-1,rho=0.17,distance=released,region=2").layers == (0, -1)
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,9 @@ def test_several_layers_are_joined_by_plus():
 )
 def test_a_mistake_is_named(text, words):
     with pytest.raises(ValueError, match=words):
-        parse_request(text)
+        parse_regularizer(text)
 
 
-def test_the_same_request_twice_is_refused():
-    with pytest.raises(ValueError, match="asked for twice"):
-        parse_requests(["distance:layer=1", "distance:layer=1,beta=500"])
+def test_the_same_regularizer_twice_is_refused():
+    with pytest.raises(ValueError, match="given twice"):
+        parse_regularizers(["distance:layer=1", "distance:layer=1,beta=500"])
