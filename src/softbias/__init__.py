@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from softbias.models.weights import load_weights
     from softbias.probes import register_probe
     from softbias.runs.fit import fit
-    from softbias.runs.inference import explain
+    from softbias.runs.inference import evaluate, explain, predict
     from softbias.runs.probing import probe
     from softbias.sklearn import SoftbiasClassifier
     from softbias.study.compare import compare
@@ -48,6 +48,7 @@ __all__ = [
     "compare",
     "convert",
     "create_model",
+    "evaluate",
     "explain",
     "export",
     "fit",
@@ -56,6 +57,7 @@ __all__ = [
     "load",
     "load_dataset",
     "load_weights",
+    "predict",
     "probe",
     "register_attention",
     "register_dataset",
@@ -77,6 +79,7 @@ PLACES = {
     "compare": "softbias.study.compare",
     "convert": "softbias.models.convert",
     "create_model": "softbias.models",
+    "evaluate": "softbias.runs.inference",
     "explain": "softbias.runs.inference",
     "export": "softbias.models.storage",
     "fit": "softbias.runs.fit",
@@ -85,6 +88,7 @@ PLACES = {
     "load": "softbias.models.storage",
     "load_dataset": "softbias.data",
     "load_weights": "softbias.models.weights",
+    "predict": "softbias.runs.inference",
     "probe": "softbias.runs.probing",
     "register_attention": "softbias.attention",
     "register_dataset": "softbias.data",

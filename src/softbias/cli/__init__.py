@@ -1,8 +1,10 @@
-"""The command line. One module per command; each imports what it needs when it runs, so that `--help` is quick.
+"""The command line. A module has one command or a few related ones, and imports what a command needs when it runs, so that
+`--help` is quick.
 
 Exit status: 0 done; 1 done, but with something to look at (`predict`: a file could not be read; `data check`: not fit to
 train on; `compare`, `study`, `reproduce`: a run failed); 2 a mistake of the user's, in one line (SOFTBIAS_DEBUG=1 shows the
-traceback); 128 + the signal for a training or a study that was asked to stop; 130 for Ctrl-C elsewhere.
+traceback); 128 + the signal for a training or a study that was asked to stop; 130 for Ctrl-C elsewhere. Any other error is
+a bug of ours and shows its traceback.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ COMMANDS = {
     "report": "write the page about a study or about runs",
     "demo": "compare three small models, and see the report",
 }
-MODULES = {"pretrain": "fit"}  # commands that have no module of their own
+MODULES = {  # of commands whose module has another name
+    "pretrain": "fit", "evaluate": "predict", "export": "predict", "recipes": "models", "report": "runs",
+}  # fmt: skip
 TRAINING = ("fit", "pretrain", "compare", "reproduce")
 ELSEWHERE = {"train": "fit", "classify": "predict", "infer": "predict", "test": "evaluate", "eval": "evaluate", "serve": "app"}
 SHELLS = ("bash", "zsh", "fish")  # tcsh would need the package shtab
@@ -85,21 +89,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("softbias: stopped", file=sys.stderr)
         return 130
-    except (ValueError, OSError) as error:
+    except (SoftbiasError, OSError) as error:
         if environment.variable("SOFTBIAS_DEBUG"):
             raise
         print(f"softbias: {in_words(error)}", file=sys.stderr)
         return 2
 
 
-def in_words(error: ValueError | OSError) -> str:
+def in_words(error: SoftbiasError | OSError) -> str:
     """One line; what the system refused is named as the user knows it, without the number of the error.
 
     >>> in_words(PermissionError(13, "Permission denied", "looks/rose.png"))
-    'looks/rose.png: Permission denied; choose another place, or another file'
+    'looks/rose.png: Permission denied; choose another folder or file'
     """
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{str(error.filename).removesuffix('.tmp')}: {error.strerror}; choose another place, or another file"
+        return f"{str(error.filename).removesuffix('.tmp')}: {error.strerror}; choose another folder or file"
     return str(error)
 
 

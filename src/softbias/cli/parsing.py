@@ -6,6 +6,7 @@ values by name (`parse_overrides`). They are applied later, because the recipe m
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import difflib
@@ -14,7 +15,7 @@ import io
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import tyro
 
@@ -23,8 +24,12 @@ from softbias.data.augment.settings import Augmentation
 from softbias.errors import SoftbiasError
 from softbias.training.recipe import Recipe
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 CONFIG = (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
 PREFIX = "--recipe."
+Device = Literal["auto", "cpu", "cuda", "mps"]
 ELSEWHERE = {  # how other programs call fields of a recipe
     "learning-rate": "lr", "opt": "optimizer", "sched": "schedule", "wd": "weight-decay", "clip-grad": "clip",
     "model-ema": "ema", "label-smoothing": "smoothing", "batch": "batch-size", "bs": "batch-size", "amp": "precision",
@@ -56,7 +61,7 @@ def switch(help: str) -> Any:
 
 
 def parse(function: Callable[..., Any], arguments: Sequence[str], prog: str) -> Callable[..., Any]:
-    """The call that the arguments ask for, still to be made; a mistake in them is a ValueError."""
+    """The call that the arguments ask for, still to be made; a mistake in them is a SoftbiasError."""
 
     @functools.wraps(function)
     def later(*args: Any, **options: Any) -> Callable[..., Any]:
@@ -68,7 +73,7 @@ def parse(function: Callable[..., Any], arguments: Sequence[str], prog: str) -> 
 
 @contextlib.contextmanager
 def quoting_tyro(prog: str) -> Any:
-    """tyro prints a box and exits; here it becomes a ValueError of one line."""
+    """tyro prints a box and exits; here that becomes a SoftbiasError of one line."""
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
@@ -196,3 +201,32 @@ def parse_overrides(changes: Sequence[str], prog: str) -> dict[str, Any]:
     asked = dataclasses.make_dataclass("Overrides", [(name, hints[name]) for name in names])
     with quoting_tyro(prog):
         return dict(vars(tyro.cli(asked, args=list(changes), prog=prog, config=(tyro.conf.FlagCreatePairsOff,))))
+
+
+def parse_options(given: Sequence[str]) -> dict[str, Any]:
+    """NAME=VALUE pairs; a value that is no Python literal is text.
+
+    >>> parse_options(("patch_size=8", "strength=1.5", "pool=average", "released=true"))
+    {'patch_size': 8, 'strength': 1.5, 'pool': 'average', 'released': True}
+    """
+    found: dict[str, Any] = {}
+    for pair in given:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise SoftbiasError(f"--model-option takes NAME=VALUE, such as patch_size=8, but got {pair!r}")
+        words = {"true": True, "false": False, "none": None}
+        try:
+            found[name.replace("-", "_")] = words[text.lower()] if text.lower() in words else ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            found[name.replace("-", "_")] = text
+    return found
+
+
+def table(*columns: str, right: Collection[str] = (), fold: Collection[str] = ()) -> Table:
+    """A plain table for the terminal; only the columns in `fold` are ever narrower than their cells."""
+    from rich.table import Table
+
+    found = Table(box=None, header_style="bold", pad_edge=False)
+    for name in columns:
+        found.add_column(name, justify="right" if name in right else "left", no_wrap=name not in fold, overflow="fold")
+    return found

@@ -1,17 +1,17 @@
-"""`softbias predict`: classes and probabilities of pictures."""
+"""`softbias predict`, `softbias evaluate` and `softbias export`: a trained model at work."""
 
 from __future__ import annotations
 
 import csv
-import json
+import json as json_module
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
+from tyro.conf import Positional
 
-from softbias.cli.parsing import flag
+from softbias.cli.parsing import Device, flag
 from softbias.errors import SoftbiasError
 
 if TYPE_CHECKING:
@@ -19,19 +19,17 @@ if TYPE_CHECKING:
 
 
 def predict(
-    model: Annotated[Path, tyro.conf.Positional, flag("MODEL_OR_RUN", "The folder of a run or of a saved model.")],
-    files: Annotated[
-        tuple[Path, ...], tyro.conf.Positional, flag("FILES_OR_FOLDERS", "Pictures, folders or CSV files of them.")
-    ],
+    model: Annotated[str, Positional, flag("MODEL_OR_RUN", "The folder of a run or of a saved model, timm:NAME or hf:FOLDER.")],
+    files: Annotated[tuple[Path, ...], Positional, flag("FILES_OR_FOLDERS", "Pictures, folders or CSV files of them.")],
     /,
     out: Path | None = None,
     batch: int = 64,
     threshold: float = 0.5,
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    device: Device = "auto",
 ) -> int:
     """Classify pictures: files, folders with all that is below them, and CSV files with a column path.
 
-    A file that cannot be read is named, counted and passed over; the exit status is then 1, and 0 otherwise.
+    A file that cannot be read is named, counted and left out; the exit status is then 1, and 0 otherwise.
 
     Args:
         out: Write all probabilities to this file, *.csv or *.json; otherwise the best class of each picture is printed.
@@ -45,15 +43,17 @@ def predict(
         raise SoftbiasError("which pictures? softbias predict MODEL FILES_OR_FOLDERS…")
     from softbias.environment import find_device
     from softbias.runs.inference import find_pictures
-    from softbias.runs.opening import open_classifier
+    from softbias.runs.opening import find_run, open_classifier
 
-    classifier = open_classifier(model, device=find_device(device))
-    chosen = find_pictures(files)
-    count = {"read": 0, "low": 0, "bad": 0}
+    run = find_run(model)
+    classifier = open_classifier(run or model, device=find_device(device))
+    if run is not None and not run.finished:
+        print(f"softbias: {classifier.name}: its training is not finished", file=sys.stderr)
+    count = {"read": 0, "low": 0, "broken": 0}
 
     def counted() -> Iterator[Prediction]:
-        for row in classifier.stream(chosen, batch=batch, threshold=threshold):
-            count["bad" if row.error else "read"] += 1
+        for row in classifier.stream(find_pictures(files), batch=batch, threshold=threshold):
+            count["broken" if row.error else "read"] += 1
             count["low"] += row.low
             if row.error:
                 print(f"softbias: {row.file}: {row.error}", file=sys.stderr)
@@ -64,29 +64,82 @@ def predict(
             if row.error is None:
                 print(f"{row.file}\t{row.label}\t{row.confidence:.3f}" + ("\tlow confidence" if row.low else ""))
     else:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        aside = out.with_name(out.name + ".tmp")
-        write = write_csv if out.suffix.lower() == ".csv" else write_json
-        write(aside, counted(), classifier.output_names)
-        aside.replace(out)
-    said = f"{count['read']:,} pictures classified, {count['low']:,} of them below {threshold:g}"
-    bad = f"; {count['bad']:,} could not be read" if count["bad"] else ""
-    print(said + bad + (f"; written to {out}" if out else ""), file=sys.stderr)
-    return 1 if count["bad"] else 0
+        write_predictions(out, counted(), classifier.output_names)
+    total = f"{count['read']:,} pictures classified, {count['low']:,} of them below {threshold:g}"
+    broken = f"; {count['broken']:,} could not be read" if count["broken"] else ""
+    print(total + broken + (f"; written to {out}" if out else ""), file=sys.stderr)
+    return 1 if count["broken"] else 0
 
 
-def write_csv(path: Path, rows: Iterator[Prediction], class_names: tuple[str, ...]) -> None:
-    """A row per file; the columns p:CLASS hold the probabilities."""
-    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream:
-        table = csv.writer(stream)
-        table.writerow(["file", "label", "confidence", "low_confidence", "error", *(f"p:{name}" for name in class_names)])
-        for row in rows:
-            if row.error is not None:
-                table.writerow([row.file, "", "", "", row.error, *("" for _ in class_names)])
-            else:
-                values = (f"{value:.6g}" for value in row.probabilities)
-                table.writerow([row.file, row.label, f"{row.confidence:.6g}", int(row.low), "", *values])
+def write_predictions(path: Path, rows: Iterable[Prediction], class_names: tuple[str, ...]) -> None:
+    """A row per file, as JSON or as CSV, where the columns p:CLASS hold the probabilities."""
+    from softbias.files import replacing
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        if path.suffix.lower() == ".json":
+            temporary.write_text(json_module.dumps([row.to_dict(class_names) for row in rows], indent=1) + "\n")
+            return
+        with temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream:
+            table = csv.writer(stream)
+            table.writerow(["file", "label", "confidence", "low_confidence", "error", *(f"p:{name}" for name in class_names)])
+            for row in rows:
+                if row.error is not None:
+                    table.writerow([row.file, "", "", "", row.error, *("" for _ in class_names)])
+                else:
+                    values = (f"{value:.6g}" for value in row.probabilities)
+                    table.writerow([row.file, row.label, f"{row.confidence:.6g}", int(row.low), "", *values])
 
 
-def write_json(path: Path, rows: Iterator[Prediction], class_names: tuple[str, ...]) -> None:
-    path.write_text(json.dumps([row.to_dict(class_names) for row in rows], indent=1) + "\n")
+def evaluate(
+    run: Annotated[str, Positional, flag("RUN", "A run's folder; with --data also a saved model's.")],
+    /,
+    data: str | None = None,
+    split: Literal["test", "val", "train", "all"] | None = None,
+    data_dir: Path | None = None,
+    skip_broken: bool = False,
+    device: Device = "auto",
+    json: bool = False,
+) -> None:
+    """Score a run's model on its test pictures, or on others.
+
+    Args:
+        data: Other pictures of the same classes: a folder, a CSV file, arrays, or a named set.
+        split: Which pictures; test if not given, and all of them for a folder or file given with --data.
+        data_dir: Folder of named sets.
+        skip_broken: Leave out pictures that cannot be read, and say how many.
+        device: Where to compute.
+        json: Print JSON.
+    """
+    from softbias.runs.inference import evaluate
+
+    found = evaluate(run, data, split=split, data_dir=data_dir, skip_broken=skip_broken, device=device)
+    if json:
+        print(json_module.dumps(found.to_dict(), indent=2))
+        return
+    from softbias.runs.printed import print_evaluation
+
+    print_evaluation(found)
+
+
+def export(
+    model: Annotated[str, Positional, flag("MODEL_OR_RUN", "The folder of a run or of a saved model.")],
+    file: Annotated[Path | None, Positional, flag("FILE", "The file to write; model.onnx if not given.")] = None,
+    /,
+    out: Annotated[Path | None, flag("FILE", "The same.")] = None,
+) -> None:
+    """Write a run's model, or a saved one, as ONNX: images (batch, 3, height, width), normalized, to logits."""
+    if file is not None and out is not None:
+        raise SoftbiasError(f"which file? {file} or --out {out}")
+    out = file or out or Path("model.onnx")
+    if out.suffix != ".onnx":  # before the model is read
+        raise SoftbiasError(f"an ONNX file is named *.onnx, but got {out}")
+    from softbias.models.storage import export
+    from softbias.runs.opening import open_classifier
+
+    classifier = open_classifier(model)
+    export(classifier.model, out, img_size=classifier.img_size)
+    size = "height, width" if classifier.img_size is None else ", ".join(map(str, classifier.img_size))
+    shape = f"images (batch, 3, {size}) to logits (batch, {len(classifier.output_names)})"
+    print(f"{out}: {out.stat().st_size / 1e6:,.1f} MB, {shape}")
+    print(f"pixels in [0, 1], normalized by mean {classifier.mean} and std {classifier.std}; {classifier.resize_mode} to size")

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from softbias.cli.options import model_options
-from softbias.cli.parsing import flag
+from softbias.cli.parsing import flag, parse_options
 from softbias.errors import SoftbiasError
 
 
@@ -79,8 +78,8 @@ def probe(
         split=split,
         checkpoints=checkpoints,
         backgrounds=backgrounds,
-        options=parse_options(option),
-        model_options=model_options(model_option),
+        options=probe_options(option),
+        model_options=parse_options(model_option),
         data_dir=data_dir,
         device=device,
         display=PrintedProbes(tables=not json),
@@ -89,9 +88,9 @@ def probe(
         print(json_module.dumps([plain_row(row) for rows in result.rows.values() for row in rows]))
 
 
-def parse_options(given: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+def probe_options(given: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     """
-    >>> parse_options(("shift.fill=edge", "background.scales=(1,2)"))
+    >>> probe_options(("shift.fill=edge", "background.scales=(1,2)"))
     {'shift': {'fill': 'edge'}, 'background': {'scales': (1, 2)}}
     """
     found: dict[str, dict[str, Any]] = {}
@@ -99,6 +98,6 @@ def parse_options(given: tuple[str, ...]) -> dict[str, dict[str, Any]]:
         probe, dot, rest = text.partition(".")
         if not dot:
             raise SoftbiasError(f"--option takes PROBE.NAME=VALUE, but got {text!r}")
-        for name, value in model_options((rest,)).items():
+        for name, value in parse_options((rest,)).items():
             found.setdefault(probe, {})[name] = tuple(value) if isinstance(value, list) else value
     return found

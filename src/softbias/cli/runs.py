@@ -1,4 +1,4 @@
-"""`softbias runs`: which runs there are, what two differ in, and removing some."""
+"""`softbias runs` lists, compares and removes runs; `softbias report` writes the page about a run, or about many."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional
 
-from softbias.cli.parsing import flag
+from softbias.cli.parsing import flag, table
 from softbias.errors import SoftbiasError
 from softbias.pages.format import count, share
 
 if TYPE_CHECKING:
+    from softbias.runs.run import Run
     from softbias.runs.spec import RunSpec
     from softbias.runs.store import Store
 
 WIDE = 1000  # columns of a file or pipe: one line per run
 State = Literal["finished", "running", "stopped", "failed"]
-Places = Annotated[
+Folders = Annotated[
     tuple[Path, ...], Positional, flag("FOLDERS", "Of runs, stores or studies; runs/ and studies/*/ if not given.")
 ]
 
 
 def runs(
-    places: Places = (),
+    folders: Folders = (),
     /,
     data: str | None = None,
     model: str | None = None,
@@ -36,7 +37,7 @@ def runs(
     status: State | None = None,
     json: bool = False,
 ) -> None:
-    """List runs, also those that are under way, were stopped or failed.
+    """List runs, also those that are being trained, were stopped or failed.
 
       softbias runs --status failed
       softbias runs studies/fashion --model 'convit_*'
@@ -48,7 +49,7 @@ def runs(
         status: Only in this state.
         json: Print JSON instead of a table.
     """
-    rows = [row for row in all_rows(places) if wanted(row, data=data, model=model, arm=arm, status=status)]
+    rows = [row for row in list_rows(folders) if matches(row, data=data, model=model, arm=arm, status=status)]
     rows.sort(key=lambda row: (row["data"], row["arm"], row["train_fraction"], row["seed"]))
     if json:
         print(json_module.dumps(rows, indent=1))
@@ -57,104 +58,84 @@ def runs(
         print("no runs")
         return
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    terminal = sys.stdout.isatty()
-    for column in ("id", "status", "data", "arm"):
-        table.add_column(column, no_wrap=column != "arm" or not terminal)
-    for column in ("train_fraction", "seed", "accuracy", "minutes"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("run", overflow="fold")
+    terminal, numbers = sys.stdout.isatty(), ("train_fraction", "seed", "accuracy", "minutes")
+    found = table("id", "status", "data", "arm", *numbers, "run", right=numbers, fold=("arm", "run") if terminal else ("run",))
     for row in rows:
         accuracy = "" if row["accuracy"] is None else f"{row['accuracy']:.1%}"
         minutes = "" if row["seconds"] is None else f"{row['seconds'] / 60:.1f}"
-        cells = (
-            row["id"],
-            row["status"],
-            row["data"],
-            row["arm"],
-            share(row["train_fraction"]),
-            row["seed"],
-            accuracy,
-            minutes,
-        )
-        table.add_row(*map(str, cells), row["run"])
-    Console(width=None if terminal else WIDE).print(table)
+        words = [str(row[name]) for name in ("id", "status", "data", "arm")]
+        found.add_row(*words, share(row["train_fraction"]), str(row["seed"]), accuracy, minutes, row["run"])
+    Console(width=None if terminal else WIDE).print(found)
     for row in rows:
         if row["error"]:
             print(f"{row['id']}: {row['error']}")
 
 
-def wanted(row: dict[str, Any], **filters: str | None) -> bool:
+def matches(row: dict[str, Any], **filters: str | None) -> bool:
     return all(pattern is None or fnmatch(str(row[name]), pattern) for name, pattern in filters.items())
 
 
-def all_rows(places: Sequence[Path]) -> list[dict[str, Any]]:
+def list_rows(folders: Sequence[Path]) -> list[dict[str, Any]]:
     """A row per run, finished or not; its error is that of its last failure."""
-    from softbias.runs.run import Run
-    from softbias.runs.store import Store, read_failure
+    from softbias.runs.store import read_failure
     from softbias.study.frame import derived_arms, read_row
     from softbias.study.plan import read_plan
 
     found: dict[Path, dict[str, Any]] = {}
-    loose: dict[str, RunSpec] = {}
-    for place, store, folder in run_places(places):
-        if folder.absolute() in found:
+    unplanned: dict[str, RunSpec] = {}
+    for given, store, run in find_runs(folders):
+        if run.path.absolute() in found:
             continue
         try:
-            spec = Run(folder).spec
-        except ValueError:
+            spec = run.spec
+        except SoftbiasError:  # a config that was cut off; the study that meets it begins the run again
             continue
-        finished = read_row(folder) or {}
-        row: dict[str, Any] = {
+        scores, planned = read_row(run.path) or {}, (read_plan(given) or {}).get(spec.id)
+        name = str(run.path)
+        if planned is None:
+            unplanned[name] = spec
+        found[run.path.absolute()] = {
             "id": spec.id,
-            "status": Store(store.path).state_of(folder, spec.id),
+            "status": store.state_of(run.path, spec.id),
             "data": spec.data,
             "model": spec.model,
-        }
-        row |= {
-            "arm": ((read_plan(place) or {}).get(spec.id) or {}).get("arm"),
+            "arm": None if planned is None else planned["arm"],
             "train_fraction": spec.train_fraction,
             "seed": spec.seed,
+            "accuracy": scores.get("accuracy"),
+            "seconds": scores.get("seconds"),
+            "run": name,
+            "error": read_failure(run.path),
         }
-        row |= {"accuracy": finished.get("accuracy"), "seconds": finished.get("seconds"), "run": str(folder)}
-        row["error"] = read_failure(folder)
-        found[folder.absolute()] = row
-        if row["arm"] is None:
-            loose[str(folder)] = spec
-    names = derived_arms(loose)
+    names = derived_arms(unplanned)
     return [{**row, "arm": row["arm"] or names[row["run"]]} for row in found.values()]
 
 
-def run_places(places: Sequence[Path]) -> Iterator[tuple[Path, Store, Path]]:
-    """(where it was found, its store, its folder) of every run directory."""
+def find_runs(folders: Sequence[Path]) -> Iterator[tuple[Path, Store, Run]]:
+    """Every run directory, with its store and with the folder in which it was found."""
+    from softbias.runs.run import Run
     from softbias.runs.store import Store
     from softbias.study.frame import find_store
 
-    given = list(places)
-    if not given:
-        given = [Path("runs"), *(file.parent for file in sorted(Path("studies").glob("*/study.yaml")))]
-        given = [place for place in given if place.is_dir()]
-    for place in given:
-        if not place.is_dir():
-            raise SoftbiasError(f"{place} is no folder; softbias runs FOLDERS takes runs, stores and studies")
-        if (place / "config.yaml").is_file():
-            yield place, Store(place.parent), place
+    usual = [Path("runs"), *(file.parent for file in sorted(Path("studies").glob("*/study.yaml")))]
+    for folder in folders or [each for each in usual if each.is_dir()]:
+        if not folder.is_dir():
+            raise SoftbiasError(f"{folder} is no folder; softbias runs FOLDERS takes runs, stores and studies")
+        if Run(folder).begun:
+            yield folder, Store(folder.parent), Run(folder)
             continue
-        store = Store(find_store(place))
-        for folder in store.folders():
-            if (folder / "config.yaml").is_file():
-                yield place, store, folder
+        store = Store(find_store(folder))
+        yield from ((folder, store, Run(inner)) for inner in store.folders() if Run(inner).begun)
 
 
-def find_run(name: str, places: Sequence[Path] = ()) -> Path:
-    """A run by its folder, or by the beginning of its id among the known ones."""
-    if (Path(name) / "config.yaml").is_file():
-        return Path(name)
+def find_run(name: str) -> Run:
+    """A run by its folder, or by the beginning of its id among those that `softbias runs` lists."""
     from softbias.runs.run import Run
 
-    found = {folder.absolute(): folder for _, _, folder in run_places(places) if Run(folder).spec.id.startswith(name)}
+    if Run(name).begun:
+        return Run(name)
+    found = {run.path.absolute(): run for _, _, run in find_runs(()) if run.spec.id.startswith(name)}
     if len(found) != 1:
         what = "there is no run" if not found else f"{len(found)} runs begin with"
         raise SoftbiasError(f"{what} {name!r}; give its folder or its id, softbias runs lists them")
@@ -172,33 +153,27 @@ def diff(
     Args:
         json: Print JSON instead of a table.
     """
-    from softbias.runs.run import Run
     from softbias.study.frame import read_row
 
-    first, second = find_run(a), find_run(b)
-    sides = []
-    for folder in (first, second):
-        row = read_row(folder) or {}
+    both, sides = (find_run(a), find_run(b)), []
+    for run in both:
+        row = read_row(run.path) or {}
         scores = {name: row.get(name) for name in ("accuracy", "balanced_accuracy", "parameters", "macs", "steps", "seconds")}
-        spec = flat(Run(folder).spec.to_dict())
-        environment = {f"environment.{name}": value for name, value in Run(folder).environment().items()}
-        sides.append({**spec, **scores, **environment})
+        sides.append({**flat(run.spec.to_dict()), **scores, **flat({"environment": run.environment()})})
     names = [name for name in dict.fromkeys((*sides[0], *sides[1])) if sides[0].get(name) != sides[1].get(name)]
     if json:
         print(json_module.dumps({name: [side.get(name) for side in sides] for name in names}, indent=1, default=str))
         return
     if not names:
-        print(f"{first} and {second} do not differ")
+        print(f"{both[0].path} and {both[1].path} do not differ")
         return
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("", str(first), str(second)):
-        table.add_column(column, overflow="fold")
+    columns = ("", *(str(run.path) for run in both))
+    found = table(*columns, fold=columns)
     for name in names:
-        table.add_row(name, *(str(side.get(name, "–")) for side in sides))
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+        found.add_row(name, *(str(side.get(name, "–")) for side in sides))
+    Console(width=None if sys.stdout.isatty() else 140).print(found)
 
 
 def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -221,7 +196,7 @@ def delete(
     status: Literal["finished", "stopped", "failed"] | None = None,
     yes: bool = False,
 ) -> int:
-    """Remove runs, after asking. A run that somebody is working on is left alone.
+    """Remove runs, after asking. A run that a process is working on is left alone.
 
       softbias runs delete --status failed
       softbias runs delete 3f2a --yes
@@ -236,8 +211,7 @@ def delete(
     filters = {"data": data, "model": model, "arm": arm, "status": status}
     if not which and not any(filters.values()):
         raise SoftbiasError("which runs? softbias runs delete RUNS, or --data, --model, --arm, --status")
-    folders = [find_run(name) for name in which]
-    rows = [row for row in all_rows(folders if which else ()) if wanted(row, **filters)]
+    rows = [row for row in list_rows([find_run(name).path for name in which]) if matches(row, **filters)]
     for row in rows:
         print(f"{row['status']:9} {row['run']}")
     if not rows:
@@ -267,3 +241,28 @@ def remove(rows: Sequence[dict[str, Any]]) -> int:
             folder.unlink() if folder.is_symlink() else shutil.rmtree(folder)  # tuning links to runs of the study
     print(f"{count(len(rows) - kept, 'run')} removed")
     return 1 if kept else 0
+
+
+def report(
+    runs: Annotated[tuple[Path, ...], Positional, flag("RUNS…", "A run, a study's folder, or folders of runs.")],
+    /,
+    out: Annotated[
+        Path | None, flag("FOLDER", "Where to write; the run's or study's own folder if not given, and `report` for many runs.")
+    ] = None,
+) -> None:
+    """Write report.html: about one run its scores, classes and mistakes; about many runs, or a study, how they compare.
+
+    The page about many comes with its charts as CSV and PNG and its tables as LaTeX under figures/.
+    """
+    if not runs:
+        raise SoftbiasError("softbias report needs a run, a study's folder or folders of runs, but none was given")
+    from softbias.runs.run import Run
+
+    if len(runs) == 1 and out is None and Run(runs[0]).begun:
+        page = Run(runs[0]).page()
+        print(f"{page}: {page.stat().st_size / 1e6:.1f} MB, opens offline")
+        return
+    from softbias.study.report import write_report
+
+    page = write_report(runs, out)
+    print(f"{page}: {page.stat().st_size / 1e6:.1f} MB, opens offline; {page.parent / 'figures'} has its charts and tables")

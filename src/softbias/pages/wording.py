@@ -185,6 +185,7 @@ WORDING: dict[str, Callable[..., str]] = {
     "img-size-chosen": lambda img_size, images, side: (
         f"img_size {img_size}: on a CPU {images:,} pictures of {side} pixels would take too long"
     ),
+    "images-learned-from": lambda count, of: f"{count:,} of these {of:,} pictures were learned from, so this is no test",
     "training-time": training_time,
     "pretrained-weights": pretrained_weights,
 }

@@ -211,7 +211,7 @@ def run_fit(
             write_split(run.path / "split.csv", data, split)
         if main:
             run.begin(spec, notes)
-        logged = start_trackers(accelerator, run.path, trackers, display)
+        logged = start_trackers(accelerator, run.path, tuple(trackers), display)
         watchers: list[OnEpoch] = [] if logged is None else [logged]
         if probe_every is not None:
             watchers.append(LiveProbes.start(plan, data, split, run, probe_every))

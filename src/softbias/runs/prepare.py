@@ -89,7 +89,8 @@ def build_model(spec: RunSpec, classes: int, img_size: tuple[int, int], source: 
             model = resize(model, img_size)
         model.reset_classifier(classes)
         model.class_names = None
-        return model.train()
+        trained: nn.Module = model.train()
+        return trained
     options = dict(spec.model_options)
     if spec.model.startswith("timm:"):
         options |= {"pretrained": True} if spec.pretrained else {}

@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from softbias.pages import wording
 from softbias.pages.format import duration, interval, memory, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from softbias.runs.inference import Evaluation
 
 PROBED = "logistic regression on frozen features, without augmentation"
 TOP5_FROM = 11  # classes; with fewer, the best five are half of them or more, and the figure says nothing
@@ -67,6 +70,18 @@ def print_summary(summary: Mapping[str, Any], path: Path, console: Console | Non
     if not summary["pretext"]:
         shown = shlex.quote(str(path))
         line(console, Text.assemble("  ", "next".ljust(11), f"softbias predict {shown} PICTURES, softbias app {shown}"))
+
+
+def print_evaluation(found: Evaluation) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for text in (*map(wording.text, found.notes), found.title):
+        console.print(text, markup=False, soft_wrap=True)
+    width = max(len(name) for name, _, _ in found.rows)
+    for name, value, aside in found.rows:
+        console.print(f"  {name:{width}}  {value}  {aside}", markup=False, soft_wrap=True)
+    print_classes(found.scores["classes"], console)
 
 
 def run_title(summary: Mapping[str, Any]) -> str:

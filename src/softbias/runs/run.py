@@ -23,6 +23,7 @@ import fcntl
 import json
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -171,8 +172,15 @@ class Run:
     def data(self, read: Callable[..., Dataset] | None = None, **options: Any) -> Dataset:
         """The run's set; `options` win over those that it was read with, and `read` may keep sets that it has read."""
         from softbias.data import load_dataset
+        from softbias.data.named import list_datasets
 
-        return (read or load_dataset)(self.spec.data, **{**self.spec.data_options, **options})
+        name = self.spec.data
+        if not Path(name).exists() and name not in list_datasets():
+            raise SoftbiasError(
+                f"the run's pictures, {name!r}, are not in {Path.cwd()}: go to the folder it was trained in, "
+                "or name them with --data"
+            )
+        return (read or load_dataset)(name, **{**self.spec.data_options, **options})
 
     def split(self, data: Dataset | None = None) -> Split:
         """The split of the run's set, as training made it."""
@@ -195,9 +203,12 @@ class Run:
         return self.loaded[device] if checkpoint is None else at_checkpoint(self, self.loaded[device], checkpoint)
 
     def page(self, data: Dataset | None = None) -> Path:
-        """Write report.html; `data` gives it the pictures to show."""
+        """Write report.html; the run's set is read for its pictures, where it is not given and can be found."""
         from softbias.runs.page import write_page
 
+        if data is None:
+            with suppress(SoftbiasError, OSError):  # the page then says that the pictures are missing
+                data = self.data(download=False)
         return write_page(self.path, data)
 
     # Writing
