@@ -24,10 +24,12 @@ test: lint  ## lint, types and tests: what every change must pass
 test-all: lint  ## the same with the slow tests
 	$(PYTEST) --slow
 
-lint: $(CHECKED)  ## ruff (lint and format) and mypy
+lint: $(CHECKED)  ## ruff (lint and format), mypy, the floors of the house, words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/python scripts/check_words.py
 
 format: $(CHECKED)  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

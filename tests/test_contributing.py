@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md shows how to add an attention. Here its blocks are put where they say they belong, and run."""
+"""CONTRIBUTING.md shows how to add an attention and a probe. Here its blocks are put where they say they belong, and run."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ NO_CACHES = shutil.ignore_patterns("__pycache__", "*.egg-info")
 MECHANISM = "src/softbias/attention/fading.py"
 REGISTRY = "src/softbias/attention/__init__.py"
 TEST = "tests/attention/test_fading.py"
+PROBE = "src/softbias/probes/inverted.py"
+PROBES = "src/softbias/probes/__init__.py"
+TEST_PROBE = "tests/probes/test_inverted.py"
+ADDED = (MECHANISM, TEST, PROBE, TEST_PROBE)
 TEST_OUTSIDE = "tests/test_fading.py"
 
 
@@ -43,7 +47,7 @@ def patched(text: str, diff: str) -> str:
     for hunk in diff.partition("\n")[2].split("@@\n"):
         lines = hunk.splitlines(keepends=True)
         before, after = ("".join(line[1:] for line in lines if line[0] != sign) for sign in "+-")
-        assert text.count(before) == 1, f"the diff in CONTRIBUTING.md no longer fits {REGISTRY}:\n{before}"
+        assert text.count(before) == 1, f"the diff in CONTRIBUTING.md no longer fits its file:\n{before}"
         text = text.replace(before, after)
     return text
 
@@ -59,18 +63,19 @@ def run(folder: Path, path: Path, *command: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """This project with the example added, as a contributor would."""
+    """This project with the examples added, as a contributor would."""
     for name in ("src", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=NO_CACHES)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for path in (MECHANISM, TEST):
+    for path in ADDED:
         write(tmp_path / path, block(path))
-    registry = tmp_path / REGISTRY
-    write(registry, patched(registry.read_text(encoding="utf-8"), block(REGISTRY)))
+    for registry in (REGISTRY, PROBES):
+        file = tmp_path / registry
+        write(file, patched(file.read_text(encoding="utf-8"), block(registry)))
     return tmp_path
 
 
-def test_the_example_passes_its_test_and_the_contract_that_runs_by_itself(checkout):
+def test_the_attention_passes_its_test_and_the_contract_that_runs_by_itself(checkout):
     printed = run(checkout, checkout / "src", "pytest", "-v", "-p", "no:cacheprovider", "tests/attention", "-k", "fading")
     passed = re.findall(r"tests/attention/(\w+)\.py::(\S+) PASSED", printed)
     own = {name for file, name in passed if file == "test_fading"}
@@ -78,9 +83,17 @@ def test_the_example_passes_its_test_and_the_contract_that_runs_by_itself(checko
     assert [name for file, name in passed if file == "test_contract"], f"no contract was run on it:\n{printed}"
 
 
-def test_the_example_passes_the_linter(checkout):
-    run(checkout, checkout / "src", "ruff", "check", "--no-cache", MECHANISM, TEST, REGISTRY)
-    run(checkout, checkout / "src", "ruff", "format", "--no-cache", "--check", MECHANISM, TEST, REGISTRY)
+def test_the_probe_passes_its_test_and_the_contract_that_runs_by_itself(checkout):
+    printed = run(checkout, checkout / "src", "pytest", "-v", "-p", "no:cacheprovider", "tests/probes", "-k", "inverted")
+    passed = re.findall(r"tests/probes/(\w+)\.py::(\S+) PASSED", printed)
+    own = {name for file, name in passed if file == "test_inverted"}
+    assert own == set(re.findall(r"def (test_\w+)", block(TEST_PROBE)))
+    assert [name for file, name in passed if file == "test_contract"], f"no contract was run on it:\n{printed}"
+
+
+def test_the_examples_pass_the_linter(checkout):
+    run(checkout, checkout / "src", "ruff", "check", "--no-cache", *ADDED, REGISTRY, PROBES)
+    run(checkout, checkout / "src", "ruff", "format", "--no-cache", "--check", *ADDED, REGISTRY, PROBES)
 
 
 def test_the_example_works_from_another_package(tmp_path):
