@@ -153,7 +153,7 @@ def test_the_profile_is_one_page_and_one_table_with_intervals(run, pictures, tmp
     words = ["probe", str(run), "timm:resnet10t", "--data", str(pictures), "--split", "all", "--probes", "profile", "--n", "10"]
     assert main([*words, "--option", "profile.scenes=10", "--out", str(tmp_path)]) == 0
     page = (tmp_path / "probes" / "profile.html").read_text()
-    assert "timm:resnet10t (untrained)" in page and "Never trained" in page and "<script" not in page
+    assert "timm:resnet10t (untrained)" in page and "Never trained" in page and page.count("<script") == 1
     assert not re.search(r'(src|href)="(?!#|data:)', page), "it asks nobody for anything"
     rows = table(tmp_path / "probes" / "profile.csv")
     keys = [item.key for item in profile.ITEMS]

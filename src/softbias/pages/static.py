@@ -177,9 +177,19 @@ def draw_series(axes: Axes, series: Series, shade: float) -> None:
         axes.plot(x, y, linestyle="", **mark, zorder=3)
 
 
+def hue(number: int) -> str:
+    """The color of a series on white paper."""
+    return LIGHT[color_of(number)]
+
+
+def marker(number: int) -> str:
+    """The marker of a series, as matplotlib names it."""
+    return MARKERS[marker_of(number)][0]
+
+
 def marker_style(number: int | None) -> dict[str, Any]:
-    marker, size, _ = MARKERS[marker_of(number)]
-    style = {"color": LIGHT[color_of(number)], "marker": marker, "markersize": size}
+    name, size, _ = MARKERS[marker_of(number)]
+    style = {"color": LIGHT[color_of(number)], "marker": name, "markersize": size}
     return style | {"markeredgecolor": LIGHT["paper"], "markeredgewidth": 0.8}
 
 

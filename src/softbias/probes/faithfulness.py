@@ -25,7 +25,7 @@ from torch.nn.functional import interpolate
 
 from softbias.classifier import Classifier
 from softbias.errors import SoftbiasError, unknown_name
-from softbias.pages.static import heading, panels, save
+from softbias.pages.static import heading, hue, panels, save
 from softbias.probes.attribution import (
     METHODS,
     PASSES,
@@ -34,7 +34,7 @@ from softbias.probes.attribution import (
     methods_for,
     relevance_by_gradient,
 )
-from softbias.probes.drawing import by_model, hue, latest
+from softbias.probes.drawing import by_model, latest
 from softbias.probes.rollout import (
     HEAD_REDUCTIONS,
     effective_patches,

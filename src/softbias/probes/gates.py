@@ -17,8 +17,8 @@ from torch import nn
 
 from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError
-from softbias.pages.static import heading, panels, save
-from softbias.probes.drawing import by_layer, hue, latest, over_training, through_training
+from softbias.pages.static import heading, hue, panels, save
+from softbias.probes.drawing import by_layer, latest, over_training, through_training
 from softbias.probes.rows import Row, Rows, labeled, learned_rows
 
 MEASURES = ("gate", "strength", "center_row", "center_column", "width")

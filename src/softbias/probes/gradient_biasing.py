@@ -34,8 +34,8 @@ from softbias.attention import Attention
 from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError
 from softbias.models.inspect import attention_sites
-from softbias.pages.static import heading, panels, save
-from softbias.probes.drawing import hue, latest
+from softbias.pages.static import heading, hue, panels, save
+from softbias.probes.drawing import latest
 from softbias.probes.rows import Row, Rows, labeled, mean_of
 from softbias.probes.sampling import Source, sample
 

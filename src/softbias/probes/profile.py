@@ -1,8 +1,8 @@
 """The bias profile: the most telling numbers of all probes, for one model or for many beside each other.
 
 The rows are rows of the probes, selected by `ITEMS`. Where a model has no such number (attention distance of a convolution),
-the row is empty and gives the reason. `draw` writes profile.html, one page that opens offline without script or outside
-request, and profile.md, the table alone.
+the row is empty and gives the reason. `draw` writes profile.html, one page that opens offline, and profile.md, the table
+alone.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from softbias._version import __version__
 from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError
 from softbias.files import write_text
+from softbias.pages.charts import Axis, Chart, Series
 from softbias.pages.format import measured, measured_interval
-from softbias.pages.html import template
+from softbias.pages.html import render
+from softbias.pages.tables import Cell, Table
 from softbias.probes import changes, gates, locality, receptive_field, resolution, shift
 from softbias.probes import scenes as scene_probes
 from softbias.probes.drawing import latest
@@ -191,10 +193,10 @@ def markdown(rows: Rows) -> str:
 def print_profile(rows: Rows, console: Console) -> None:
     """The same in the terminal."""
     from rich import box
-    from rich.table import Table
+    from rich.table import Table as TerminalTable
 
     models, lines = table(rows)
-    shown = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 2, 0, 0))
+    shown = TerminalTable(box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 2, 0, 0))
     shown.add_column("profile", overflow="fold")
     for name in models:
         shown.add_column(name, justify="right", overflow="fold")
@@ -203,55 +205,63 @@ def print_profile(rows: Rows, console: Console) -> None:
     console.print(shown)
 
 
-def chart(cells: Rows, models: list[str]) -> dict[str, Any]:
-    """Dots with whiskers on one axis from 0, in the coordinates of an SVG."""
-    shown = [(name, row) for name, row in zip(models, cells, strict=True) if plain(row["value"]) is not None]
-    unit = shown[0][1]["unit"]
-    top = max([row.get("high") or row["value"] for _, row in shown] + [1.0 if unit == "share" else 0.0])
-    top = top if top > 0 else 1.0
-    left, span = 8, 340
-
-    def across(value: float) -> float:
-        return round(left + span * max(value, 0.0) / top, 1)
-
-    marks = []
-    for index, (name, row) in enumerate(shown):
+def item_chart(item: Item, cells: Rows, models: list[str]) -> Chart:
+    """A row per model with its interval, from zero; a dashed line at the chance level."""
+    found = [(number, name, row) for number, (name, row) in enumerate(zip(models, cells, strict=True)) if known(row)]
+    unit = found[0][2]["unit"]
+    top = max([row.get("high") or row["value"] for *_, row in found] + [1.0 if unit == "share" else 0.0]) or 1.0
+    edges, ticks = (-0.4, len(found) - 0.5), [(0.0, "0"), (top, measured(top, unit))]
+    level = next((row["chance_level"] for *_, row in found if row.get("chance_level")), None)
+    series, names = [], []
+    if level is not None:
+        series.append(Series("reference", "random", [level, level], edges, hover=[f"random: {measured(level, unit)}"] * 2))
+        ticks.insert(1, (level, "random"))
+    for index, (number, name, row) in enumerate(found):
+        y, text = float(len(found) - 1 - index), f"{name}: {measured(row['value'], unit)}"
         low, high = (row["value"] if plain(row.get(edge)) is None else row[edge] for edge in ("low", "high"))
-        edges = {"x": across(row["value"]), "low": across(low), "high": across(high)}
-        marks.append({"name": name, "y": 30 + 34 * index, **edges, "text": measured(row["value"], unit)})
-    level = next((row["chance_level"] for _, row in shown if row.get("chance_level")), None)
-    ends = [(left, "0"), (left + span, measured(top, unit))]
-    return {
-        "marks": marks,
-        "height": 34 * len(shown) + 34,
-        "chance_level": None if level is None else across(level),
-        "ends": ends,
-    }
+        series.append(Series("across", name, [row["value"]], [y], number, [low], [high], [f"{name}\n{estimate(row)}"]))
+        names.append((y, text))
+    return Chart(
+        key=item.key,
+        title=item.title,
+        series=series,
+        x=Axis(range=(0.0, top), ticks=ticks),
+        y=Axis(range=edges, ticks=names, categories=True),
+        alt=f"{item.title}: {'; '.join(text for _, text in names)}",
+        height=60 + 36 * len(found),
+    )
+
+
+def known(row: Row) -> bool:
+    return plain(row["value"]) is not None
+
+
+def item_cell(row: Row) -> Cell:
+    """A value, with its interval or the reason why there is none below it."""
+    edges = measured_interval(row["low"], row["high"], row["unit"])
+    return Cell(measured(row["value"], row["unit"]), (f"({edges})",) if edges else (row["note"],) if row.get("note") else ())
 
 
 def page(rows: Rows) -> str:
     models, lines = table(rows)
-    groups: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[str, list[tuple[Item, Rows]]] = {}
     for item, cells in lines:
-        texts = [
-            {
-                "value": measured(row["value"], row["unit"]),
-                "interval": measured_interval(row["low"], row["high"], row["unit"]),
-                "note": row.get("note"),
-                "n": row.get("n"),
-            }
-            for row in cells
-        ]
-        groups.setdefault(item.group, []).append({"item": item, "cells": texts, "chart": chart(cells, models)})
-    order = dict.fromkeys(item.group for item in ITEMS[1:])
+        groups.setdefault(item.group, []).append((item, cells))
+    order = [name for name in dict.fromkeys(item.group for item in ITEMS[1:]) if name in groups]
+    sections = []
+    for name in order:
+        body = [[Cell(item.title, (item.reads,) if item.reads else ()), *map(item_cell, cells)] for item, cells in groups[name]]
+        charts = [item_chart(item, cells, models) for item, cells in groups[name]] if len(models) > 1 else []
+        sections.append({"name": name, "table": Table(name, name, ["measure", *models], body), "charts": charts})
     first = {row["model"]: row for row in rows}
     facts = {
         name: "; ".join(dict.fromkeys(str(row[name]) for row in rows if row.get(name))) for name in ("data", "backgrounds")
     }
-    return template("profile.html.jinja").render(
+    return render(
+        "profile.html.jinja",
         models=models,
-        groups={name: groups[name] for name in order if name in groups},
+        sections=sections,
         untrained=[model_label(row) for row in first.values() if row["weights"].startswith("untrained")],
-        facts=facts,
+        facts_of_data=facts,
         version=__version__,
     )

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from softbias.classifier import Classifier
 from softbias.data.scenes import PARTS, Backgrounds, Scenes, combined, load_backgrounds, on_background
 from softbias.errors import unknown_name
-from softbias.pages.static import panels, save, show_map
-from softbias.probes.drawing import draw_points, hue, latest
+from softbias.pages.static import hue, panels, save, show_map
+from softbias.probes.drawing import draw_points, latest
 from softbias.probes.resolution import ENTRIES, NoNativeEntryError, at_size, logits_at
 from softbias.probes.rows import Row, Rows, Z, clustered_share, labeled, not_measured
 from softbias.probes.sampling import Sample, Source, sample

@@ -82,8 +82,7 @@ def draw_beside(
     log: bool = False,
 ) -> Path:  # fmt: skip
     """A panel per title, a line per arm: ours as a dot with its interval, the document's as an open diamond."""
-    from softbias.pages.static import panels, save
-    from softbias.pages.theme import LIGHT
+    from softbias.pages.static import hue, panels, save
 
     most = max(len(points) for points in panels_of.values())
     figure, grid = panels(len(panels_of), side=4.6, height=1.1 + 0.32 * most)
@@ -94,11 +93,11 @@ def draw_beside(
             if point.value is not None:
                 reach = interval(point)
                 axes.errorbar(
-                    point.value, row, xerr=reach, fmt="o", color=LIGHT["c0"], ms=5, capsize=2, label="ours" if not row else None
+                    point.value, row, xerr=reach, fmt="o", color=hue(0), ms=5, capsize=2, label="ours" if not row else None
                 )
             if point.published is not None:
-                axes.plot(point.published, row, "D", color=LIGHT["c1"], mfc="none", ms=6)
-        axes.plot([], [], "D", color=LIGHT["c1"], mfc="none", ms=6, label=said)
+                axes.plot(point.published, row, "D", color=hue(1), mfc="none", ms=6)
+        axes.plot([], [], "D", color=hue(1), mfc="none", ms=6, label=said)
         if chance is not None:
             axes.axvline(chance, color="#777777", lw=1, ls=":", label="random")
         axes.set_yticks(range(len(points)), [point.arm for point in points], fontsize=8)

@@ -89,8 +89,7 @@ def learning_curves(frame: pandas.DataFrame, folder: Path) -> Measured:
 def draw_curves(table: pandas.DataFrame, column: str, strength: float, folder: Path) -> Path:
     from matplotlib import colormaps
 
-    from softbias.pages.static import panels, save
-    from softbias.pages.theme import MARKERS, marker_of
+    from softbias.pages.static import marker, panels, save
 
     kept = table[((table["strength"] == strength) | (table["gated_layers"] == 0)) & table[column].notna()]
     figure, (axes,) = panels(1, side=5.2, height=3.2)
@@ -98,7 +97,7 @@ def draw_curves(table: pandas.DataFrame, column: str, strength: float, folder: P
     for place, count in enumerate(counts):
         line = kept[kept["gated_layers"] == count].groupby("epoch")[column].mean() * 100
         color = colormaps["viridis"](0.9 * place / max(1, len(counts) - 1))
-        axes.plot(line.index, line, MARKERS[marker_of(place)][0] + "-", color=color, ms=3, lw=1.5, label=f"{count} gated")
+        axes.plot(line.index, line, marker(place) + "-", color=color, ms=3, lw=1.5, label=f"{count} gated")
     axes.set_xlabel("epoch", fontsize=8)
     axes.set_ylabel("accuracy, %", fontsize=8)
     axes.xaxis.get_major_locator().set_params(integer=True)

@@ -52,8 +52,8 @@ def by_amount(results: Results, data: str) -> Chart:
         hover, heights = [cell_text(row) for row in each(cells)], (100 * cells["accuracy"]).tolist()
         series.append(Series("line", arm, cells["train_fraction"].tolist(), heights, number, low, high, hover, arm))
     for row in each(published):
-        number, hover = results.number(row.arm), [published_text(row)]
-        series.append(Series("published", f"published: {row.arm}", [row.train_fraction], [row.value], number, hover=hover))
+        known, hover = results.number(row.arm), [published_text(row)]
+        series.append(Series("published", f"published: {row.arm}", [row.train_fraction], [row.value], known, hover=hover))
     fractions, sizes = material.fractions(data), rows.groupby("train_fraction")["n_train"].first()
     ticks = [(value, f"{share(value)}\n{short_number(float(sizes[value]))}") for value in fractions]
     ticks += [(float(value), share(value)) for value in sorted(set(published["train_fraction"]) - set(fractions))]

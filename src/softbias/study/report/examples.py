@@ -70,7 +70,8 @@ def answers_of(table: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[n
     everywhere = np.arange(len(labels))
     right = counts[labels, everywhere]
     counts[labels, everywhere] = np.where(2 * right > len(table), right, -1)
-    return counts.argmax(0)
+    best: NDArray[np.int64] = counts.argmax(0)
+    return best
 
 
 def disagreements(found: Votes) -> tuple[dict[str, int], list[tuple[str, NDArray[np.int64]]]]:

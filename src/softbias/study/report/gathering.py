@@ -79,9 +79,10 @@ def read_study_file(place: Path) -> dict[str, Any]:
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        plain = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):
         return {}
+    return plain if isinstance(plain, dict) else {}
 
 
 def epochs_of(run: str) -> pd.DataFrame:
