@@ -29,7 +29,7 @@ def test_check_of_nothing_is_a_mistake(tmp_path, capsys):
     assert "does not exist" in capsys.readouterr().err
 
 
-def test_cache_says_its_place_and_size_and_can_be_cleared(pictures, tmp_path, monkeypatch, capsys):
+def test_cache_says_its_folder_and_size_and_can_be_cleared(pictures, tmp_path, monkeypatch, capsys):
     from softbias.data import load_dataset
 
     monkeypatch.setenv("SOFTBIAS_CACHE", str(tmp_path))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def open_to_all(folder: Path) -> None:
-    for place in (folder, *folder.parents):
-        if place == Path(tempfile.gettempdir()):
+    for path in (folder, *folder.parents):
+        if path == Path(tempfile.gettempdir()):
             return
-        place.chmod(0o755)
+        path.chmod(0o755)

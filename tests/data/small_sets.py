@@ -79,8 +79,8 @@ def write_sheets(root: Path) -> None:
         np.save(folder / f"{split}_labels.npy", values.astype(np.uint8))
         for number in range(-(-len(values) // 6)):
             sheet = Image.new("RGB", (96, 64))
-            for place, label in enumerate(values[number * 6 :][:6]):
-                sheet.paste(picture(label, 32), (place % 3 * 32, place // 3 * 32))
+            for position, label in enumerate(values[number * 6 :][:6]):
+                sheet.paste(picture(label, 32), (position % 3 * 32, position // 3 * 32))
             (folder / f"{split}_{number}.webp").write_bytes(webp(sheet))
     (folder / "classes.json").write_text(json.dumps({"fine": [f"class {i}" for i in range(10)], "coarse": []}))
 
@@ -104,8 +104,8 @@ def write_batches(root: Path, monkeypatch, kind: str = "CIFAR10") -> None:
     for attribute in ("train_list", "test_list"):
         sums = []
         for file, _ in getattr(known, attribute):
-            pixels = [np.asarray(picture(label, 32)).transpose(2, 0, 1).ravel() for label in range(10)]
-            content = pickle.dumps({"data": np.stack(pixels), key: list(range(10))})
+            flat = [np.asarray(picture(label, 32)).transpose(2, 0, 1).ravel() for label in range(10)]
+            content = pickle.dumps({"data": np.stack(flat), key: list(range(10))})
             (folder / file).write_bytes(content)
             sums.append([file, hashlib.md5(content).hexdigest()])
         monkeypatch.setattr(known, attribute, sums)

@@ -65,7 +65,7 @@ def test_a_folder_of_npy_files_as_get_cifar10_writes_it(tmp_path):
     np.testing.assert_array_equal(data.splits["test"], [6, 7, 8])
 
 
-def test_a_folder_of_pictures_with_some_array_in_it_is_no_array_folder(tmp_path):
+def test_a_folder_of_images_with_some_array_in_it_is_no_array_folder(tmp_path):
     np.save(tmp_path / "embeddings.npy", X)
     assert not is_array_folder(tmp_path)
 
@@ -73,10 +73,10 @@ def test_a_folder_of_pictures_with_some_array_in_it_is_no_array_folder(tmp_path)
 def test_grey_becomes_three_channels_and_channels_first_is_noticed():
     grey = X[..., 0]
     for values in (grey, grey[..., None], grey[:, None]):
-        pixels = as_images(values)
-        assert pixels.shape == (6, 8, 10, 3)
+        converted = as_images(values)
+        assert converted.shape == (6, 8, 10, 3)
         for channel in range(3):
-            np.testing.assert_array_equal(pixels[..., channel], grey)
+            np.testing.assert_array_equal(converted[..., channel], grey)
     np.testing.assert_array_equal(as_images(X.transpose(0, 3, 1, 2)), X)
     np.testing.assert_array_equal(as_images(X[:, :3]), X[:, :3])  # (N, 3, W, 3): channels last
 
@@ -109,7 +109,7 @@ def test_alpha_is_laid_on_white():
         (np.zeros((2, 0, 5, 3), np.uint8), "shape is \\(2, 0, 5, 3\\)"),
     ],
 )
-def test_arrays_that_are_no_pictures_are_refused(values, message):
+def test_arrays_that_are_no_images_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         as_images(values)
 
@@ -126,7 +126,7 @@ def test_labels_may_be_strings_gaps_or_whole_floats(tmp_path):
     assert data.class_names == ("m", "n")
 
 
-def test_a_class_without_pictures_is_mentioned(tmp_path):
+def test_a_class_without_images_is_mentioned(tmp_path):
     data = read_arrays(npz(tmp_path / "a.npz", x=X, y=Y, classes=list("abcd")))
     assert data.notes == (Note("classes-without-pictures", {"classes": ["d"]}),)
 

@@ -24,7 +24,7 @@ EVERYTHING = Augmentation(
 CHEAP = Augmentation(crop="pad", flip=0.5, cutout=4, erasing=0.5)
 
 
-def pictures(count: int = 8, height: int = 16, width: int = 16) -> Tensor:
+def random_images(count: int = 8, height: int = 16, width: int = 16) -> Tensor:
     """# (B, 3, H, W) uint8, without a zero"""
     return torch.randint(1, 256, (count, 3, height, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
@@ -34,7 +34,7 @@ def levels(images: Tensor, settings: Augmentation, epoch: int = 0, **options) ->
 
 
 def test_nothing_happens_by_default_but_normalization():
-    images = pictures()
+    images = random_images()
     expected = reference.normalize(images / 255, MEAN, STD)
     torch.testing.assert_close(
         augment(images, torch.arange(8), 3, 0, Augmentation(), MEAN, STD), expected, rtol=1e-5, atol=1e-5
@@ -44,14 +44,14 @@ def test_nothing_happens_by_default_but_normalization():
 
 
 def test_both_layouts_give_the_same():
-    images = pictures(height=12)
+    images = random_images(height=12)
     first = augment(images, torch.arange(8), 0, 0, EVERYTHING, MEAN, STD)
     assert torch.equal(augment(images.permute(0, 2, 3, 1), torch.arange(8), 0, 0, EVERYTHING, MEAN, STD), first)
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 1.6])
 def test_brightness_contrast_and_saturation_are_torchvisions(factor: float):
-    images = pictures().float()
+    images = random_images().float()
     factors, ones = torch.full((8,), factor), torch.ones(8)
     for i, adjust in enumerate((reference.adjust_brightness, reference.adjust_contrast, reference.adjust_saturation)):
         arguments = [factors if i == j else ones for j in range(3)]
@@ -60,7 +60,7 @@ def test_brightness_contrast_and_saturation_are_torchvisions(factor: float):
 
 
 def test_jitters_applied_together_equal_one_after_the_other_where_nothing_is_clipped():
-    images = pictures().float() * 0.3 + 80
+    images = random_images().float() * 0.3 + 80
     together = color.adjust(images, torch.full((8,), 1.1), torch.full((8,), 0.8), torch.full((8,), 0.6))
     one_by_one = reference.adjust_brightness(images / 255, 1.1)
     one_by_one = reference.adjust_saturation(reference.adjust_contrast(one_by_one, 0.8), 0.6) * 255
@@ -69,20 +69,20 @@ def test_jitters_applied_together_equal_one_after_the_other_where_nothing_is_cli
 
 @pytest.mark.parametrize("turns", [-0.5, -0.13, 0.0, 0.04, 0.25])
 def test_the_hue_shifts_as_torchvisions(turns: float):
-    images = torch.cat([pictures(6), pictures(2)[:, :1].expand(2, 3, 16, 16)]).float()  # the last two are gray
+    images = torch.cat([random_images(6), random_images(2)[:, :1].expand(2, 3, 16, 16)]).float()  # the last two are gray
     expected = reference.adjust_hue(images / 255, turns) * 255
     torch.testing.assert_close(color.shift_hue(images, torch.full((8,), turns)), expected, rtol=0, atol=0.01)
 
 
 def test_a_third_of_a_turn_of_the_hue_exchanges_the_channels():
-    images = pictures().float()
+    images = random_images().float()
     turned = color.shift_hue(images, torch.tensor([1 / 3, -1 / 3]).repeat(4))
     torch.testing.assert_close(turned[0::2], images[0::2, [2, 0, 1]], rtol=0, atol=0.01)
     torch.testing.assert_close(turned[1::2], images[1::2, [1, 2, 0]], rtol=0, atol=0.01)
 
 
 def test_grayscale_takes_the_color_of_as_many_samples_as_asked():
-    gray = levels(pictures(400, 4, 4), Augmentation(grayscale=0.25))
+    gray = levels(random_images(400, 4, 4), Augmentation(grayscale=0.25))
     colorless = (gray.amax(1) - gray.amin(1)).flatten(1).amax(1) < 1e-3
     assert colorless.float().mean().item() == pytest.approx(0.25, abs=0.07)
 
@@ -111,8 +111,8 @@ def test_erasing_covers_the_share_that_was_asked_for():
     assert 2.6 < ratio.max() < 4
 
 
-def test_erased_pixels_become_the_mean_or_noise():
-    images = pictures(500)
+def test_erased_parts_become_the_mean_or_noise():
+    images = random_images(500)
     for value in ("zero", "noise"):
         settings = Augmentation(erasing=1.0, erasing_value=value)
         given = augment(images, torch.arange(500), 0, 0, settings, MEAN, STD)
@@ -123,7 +123,7 @@ def test_erased_pixels_become_the_mean_or_noise():
         assert spread == 0 if value == "zero" else spread == pytest.approx(1, abs=0.02)
 
 
-def test_noise_differs_between_pixels_channels_and_samples():
+def test_noise_differs_between_positions_channels_and_samples():
     noise = apply.noise(Stream.of(0, 0, torch.arange(200)), (16, 16))
     assert abs(torch.corrcoef(noise.transpose(0, 1).flatten(1)) - torch.eye(3)).max() < 0.02
     assert abs(torch.corrcoef(noise[:2].flatten(1)) - torch.eye(2)).max() < 0.15
@@ -132,7 +132,7 @@ def test_noise_differs_between_pixels_channels_and_samples():
 
 @pytest.mark.parametrize("settings", [CHEAP, EVERYTHING], ids=["cheap", "everything"])
 def test_what_a_sample_becomes_does_not_depend_on_its_batch(settings: Augmentation):
-    images, index = pictures(24), torch.arange(100, 124)
+    images, index = random_images(24), torch.arange(100, 124)
     whole = augment(images, index, 5, 9, settings, MEAN, STD)
     order = torch.randperm(24, generator=torch.Generator().manual_seed(0))
     assert torch.equal(augment(images[order], index[order], 5, 9, settings, MEAN, STD), whole[order])
@@ -144,7 +144,7 @@ def test_what_a_sample_becomes_does_not_depend_on_its_batch(settings: Augmentati
 def test_everything_but_noise_is_drawn_at_once(monkeypatch, recipe: str):
     settings, asked = RECIPES[recipe].augmentation, []
     monkeypatch.setattr(hashing, "finalize", lambda z, usual=hashing.finalize: asked.append(tuple(z.shape)) or usual(z))
-    levels(pictures(), settings)
+    levels(random_images(), settings)
     noise = [(8, 256)] if settings.erasing and settings.erasing_value == "noise" else []
     assert asked == [(8,), (8,), (8,), (8, sum(draws(settings).values())), *noise]
     if settings.mixes:
@@ -156,26 +156,26 @@ def test_everything_but_noise_is_drawn_at_once(monkeypatch, recipe: str):
 @pytest.mark.parametrize("change", [{"epoch": 1}, {"seed": 1}, {"index": torch.arange(1, 9)}], ids=str)
 def test_another_epoch_seed_or_index_gives_another_picture(change: dict):
     arguments = {"index": torch.arange(8), "epoch": 0, "seed": 0, "settings": EVERYTHING, "mean": MEAN, "std": STD}
-    first, second = augment(pictures(), **arguments), augment(pictures(), **(arguments | change))
+    first, second = augment(random_images(), **arguments), augment(random_images(), **(arguments | change))
     assert ((first - second).abs().flatten(1).mean(1) > 0.01).all()
 
 
-def test_stored_pictures_are_left_as_they_are():
-    images = pictures()
+def test_stored_images_are_left_as_they_are():
+    images = random_images()
     before = images.clone()
     for settings in (Augmentation(), CHEAP, EVERYTHING):
         levels(images, settings)
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize("settings", [CHEAP, EVERYTHING], ids=["cheap", "everything"])
+@pytest.mark.parametrize("settings", [CHEAP, pytest.param(EVERYTHING, marks=pytest.mark.slow)], ids=["cheap", "everything"])
 def test_augmentation_compiles_into_one_graph(settings: Augmentation):
     def step(images: Tensor, index: Tensor, epoch: Tensor) -> Tensor:
         return augment(images, index, epoch, 0, settings, MEAN, STD)
 
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
     for epoch in (0, 1):
-        arguments = pictures(), torch.arange(8), torch.tensor(epoch)
+        arguments = random_images(), torch.arange(8), torch.tensor(epoch)
         torch.testing.assert_close(compiled(*arguments), step(*arguments), rtol=0, atol=1e-5)
 
 
@@ -213,14 +213,14 @@ def test_impossible_settings_are_refused_with_the_choices(wrong: dict, message: 
     assert set(wrong) <= {field.name for field in fields(Augmentation)}
 
 
-def test_impossible_pictures_are_refused_with_advice():
+def test_impossible_images_are_refused_with_advice():
     index = torch.arange(8)
     for images, settings, options, message in [
-        (pictures().float(), Augmentation(), {}, "before normalizing"),
-        (pictures()[:, :2], Augmentation(), {}, r"\(B, H, W, 3\)"),
-        (pictures(7), Augmentation(), {}, "7 pictures need as many indices"),
-        (pictures(), Augmentation(), {"size": (20, 20)}, "crop='resized'"),
-        (pictures(), Augmentation(crop="pad", crop_padding=16, fill="reflect"), {}, "at most 15 pixels"),
+        (random_images().float(), Augmentation(), {}, "before normalizing"),
+        (random_images()[:, :2], Augmentation(), {}, r"\(B, H, W, 3\)"),
+        (random_images(7), Augmentation(), {}, "7 pictures need as many indices"),
+        (random_images(), Augmentation(), {"size": (20, 20)}, "crop='resized'"),
+        (random_images(), Augmentation(crop="pad", crop_padding=16, fill="reflect"), {}, "at most 15 pixels"),
     ]:
         with pytest.raises(ValueError, match=message):
             augment(images, index, 0, 0, settings, MEAN, STD, **options)

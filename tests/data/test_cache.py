@@ -21,7 +21,7 @@ from .rights import open_to_all
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch) -> Path:
+def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("SOFTBIAS_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "pictures"
 
@@ -53,19 +53,19 @@ from softbias.data.listing import list_folder
     )
 
 
-def entries(place: Path) -> list[str]:
-    return sorted(path.name for path in place.iterdir()) if place.is_dir() else []
+def entries(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
 def test_the_map_holds_what_decode_gives_in_the_listed_order(root):
-    listing, told = list_folder(root), []
-    images, kept, problems = decode_all(listing, (16, 24), "pad", progress=lambda done, total: told.append((done, total)))
+    listing, calls = list_folder(root), []
+    images, kept, problems = decode_all(listing, (16, 24), "pad", progress=lambda done, total: calls.append((done, total)))
     assert isinstance(images, np.memmap)
     assert not images.flags.writeable
     np.testing.assert_array_equal(images, np.stack([decode(file, (16, 24), "pad") for file in listing.files]))
     np.testing.assert_array_equal(kept, np.arange(20))
     assert problems == []
-    assert told == [(done, 20) for done in range(1, 21)]
+    assert calls == [(done, 20) for done in range(1, 21)]
 
 
 def test_a_second_time_nothing_is_decoded(root, monkeypatch):
@@ -77,17 +77,17 @@ def test_a_second_time_nothing_is_decoded(root, monkeypatch):
         decode_all(list_folder(root), (16, 17))
 
 
-def test_other_sizes_fits_and_changed_files_are_decoded_anew(root, place):
+def test_other_sizes_fits_and_changed_files_are_decoded_anew(root, folder):
     listing = list_folder(root)
     before, _, _ = decode_all(listing, (16, 16))
     decode_all(listing, (16, 20))
     decode_all(listing, (16, 16), "pad")
-    assert len(entries(place)) == 3
+    assert len(entries(folder)) == 3
     Image.new("RGB", (40, 40), "red").save(listing.files[3])
     after, _, _ = decode_all(listing, (16, 16))
     assert after[3, 0, 0].tolist() == [255, 0, 0]
     np.testing.assert_array_equal(after[4], before[4])
-    assert len(entries(place)) == 4
+    assert len(entries(folder)) == 4
 
 
 def test_a_file_changed_within_its_size_is_noticed_by_its_time(root):
@@ -141,10 +141,10 @@ def test_when_nothing_can_be_read_there_is_nothing_to_skip(root):
 
 
 @pytest.mark.parametrize("damage", ["images.u8", "about.json", "shape", "gone"])
-def test_a_damaged_entry_is_made_anew(root, place, damage):
+def test_a_damaged_entry_is_made_anew(root, folder, damage):
     listing = list_folder(root)
     before = np.array(decode_all(listing, (16, 16))[0])
-    entry = place / entries(place)[0]
+    entry = folder / entries(folder)[0]
     if damage == "shape":
         (entry / "about.json").write_text('{"shape": [3, 16, 16, 3], "kept": [0, 1, 2], "problems": []}')
     elif damage == "gone":
@@ -154,7 +154,7 @@ def test_a_damaged_entry_is_made_anew(root, place, damage):
     np.testing.assert_array_equal(decode_all(listing, (16, 16))[0], before)
 
 
-def test_a_process_killed_halfway_leaves_no_entry_and_its_rest_goes_after_a_day(root, place):
+def test_a_process_killed_halfway_leaves_no_entry_and_its_rest_goes_after_a_day(root, folder):
     code = f"""
 def stop(done, total):
     if done == 9:
@@ -164,18 +164,18 @@ decode_all(list_folder({str(root)!r}), (16, 16), progress=stop)
     killed = child(code)
     killed.communicate()
     assert killed.returncode == -9
-    (rest,) = entries(place)
+    (rest,) = entries(folder)
     assert rest.endswith(".part")
     decode_all(list_folder(root), (16, 16))
-    assert rest in entries(place)  # it may belong to somebody who still writes
-    for path in (*(place / rest).iterdir(), place / rest):
+    assert rest in entries(folder)  # it may belong to somebody who still writes
+    for path in (*(folder / rest).iterdir(), folder / rest):
         os.utime(path, (time.time() - 2 * 86400,) * 2)
     decode_all(list_folder(root), (16, 17))
-    assert rest not in entries(place)
-    assert len(entries(place)) == 2
+    assert rest not in entries(folder)
+    assert len(entries(folder)) == 2
 
 
-def test_two_processes_at_once_make_one_entry(root, place):
+def test_two_processes_at_once_make_one_entry(root, folder):
     code = f"""
 images, _, _ = decode_all(list_folder({str(root)!r}), (16, 16), progress=lambda *_: time.sleep(0.02))
 print(images.sum())
@@ -183,10 +183,10 @@ print(images.sum())
     children = [child(code) for _ in range(2)]
     outputs = [process.communicate() for process in children]
     assert outputs[0] == outputs[1] == (f"{decode_all(list_folder(root), (16, 16))[0].sum()}\n", "")
-    assert len(entries(place)) == 1
+    assert len(entries(folder)) == 1
 
 
-def test_a_full_disk_is_a_clear_error_and_leaves_nothing(root, place):
+def test_a_full_disk_is_a_clear_error_and_leaves_nothing(root, folder):
     code = f"""
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
@@ -196,20 +196,20 @@ except ValueError as error:
 """
     output, errors = child(code).communicate()
     assert errors == ""
-    assert output.startswith(f"no space for 0.2 MB of decoded pictures in {place} (File too large); make room")
-    assert entries(place) == []
+    assert output.startswith(f"no space for 0.2 MB of decoded pictures in {folder} (File too large); make room")
+    assert entries(folder) == []
     assert len(decode_all(list_folder(root), (64, 64))[0]) == 20
 
 
-def test_too_little_room_is_said_before_the_work(root, place, monkeypatch):
+def test_too_little_room_is_reported_before_the_work(root, folder, monkeypatch):
     monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
     monkeypatch.setattr(cache, "decode", None)
     with pytest.raises(ValueError, match=r"no space for 0\.2 MB"):
         decode_all(list_folder(root), (64, 64))
-    assert entries(place) == []
+    assert entries(folder) == []
 
 
-def test_a_place_that_cannot_be_written_is_a_clear_error(root, tmp_path):
+def test_a_folder_that_cannot_be_written_is_a_clear_error(root, tmp_path):
     open_to_all(tmp_path)
     code = f"""
 os.getuid() or os.setuid(65534)
@@ -224,14 +224,14 @@ except ValueError as error:
     assert "SOFTBIAS_CACHE" in output
 
 
-def test_an_interruption_leaves_nothing(root, place):
+def test_an_interruption_leaves_nothing(root, folder):
     def stop(done: int, total: int) -> None:
         if done == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         decode_all(list_folder(root), (16, 16), progress=stop)
-    assert entries(place) == []
+    assert entries(folder) == []
 
 
 def test_the_folder_follows_argument_variable_and_system(tmp_path, monkeypatch):
@@ -247,20 +247,20 @@ def test_the_folder_follows_argument_variable_and_system(tmp_path, monkeypatch):
     assert cache_location() == Path(tempfile.gettempdir()) / "softbias" / "pictures"
 
 
-def test_clearing_frees_what_size_says_and_touches_nothing_else(root, place):
+def test_clearing_frees_what_size_says_and_touches_nothing_else(root, folder):
     assert cache_size() == 0
     assert clear_cache() == 0
     decode_all(list_folder(root), (16, 16))
-    (place / "my holiday").mkdir()
-    (place / "my holiday" / "1.jpg").touch()
+    (folder / "my holiday").mkdir()
+    (folder / "my holiday" / "1.jpg").touch()
     size = cache_size()
     assert size >= 20 * 16 * 16 * 3
     assert clear_cache() == size
     assert cache_size() == 0
-    assert entries(place) == ["my holiday"]
+    assert entries(folder) == ["my holiday"]
 
 
-def test_threads_keep_the_order_and_do_not_run_far_ahead():
+def test_threads_keep_the_order_and_compute_few_items_in_advance():
     started, gate = [], threading.Event()
 
     def work(item: int) -> int:

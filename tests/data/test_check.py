@@ -14,8 +14,8 @@ from softbias.pages.wording import text as worded
 
 
 def scene(seed: int, size: tuple[int, int] = (60, 48)) -> Image.Image:
-    pixels = np.random.default_rng(seed).integers(0, 256, (7, 7, 3), np.uint8)
-    return Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC)
+    noise = np.random.default_rng(seed).integers(0, 256, (7, 7, 3), np.uint8)
+    return Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)
 
 
 def put(path: Path, picture: Image.Image, **options) -> Path:
@@ -96,9 +96,9 @@ def test_every_way_of_being_broken_is_named(root):
     assert text.endswith("NOT fit to train on")
 
 
-def test_heic_without_its_package_and_oversized_pictures_have_kinds_of_their_own(root, monkeypatch):
+def test_heic_without_its_package_and_oversized_images_have_kinds_of_their_own(root, monkeypatch):
     monkeypatch.setattr("softbias.data.decode.heif_available", lambda: False)
-    monkeypatch.setattr("softbias.data.decode.MAX_PIXELS", 60 * 48)
+    monkeypatch.setattr("softbias.data.decode.MAX_AREA", 60 * 48)
     (root / "train/cat/phone.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100))
     put(root / "train/dog/huge.png", scene(801, (61, 48)))
     found = kinds(check(root))
@@ -161,19 +161,19 @@ def test_copies_in_a_set_without_splits_are_a_warning_about_the_split_to_come(tm
     assert report.fit_to_train
 
 
-def test_a_copy_in_another_class_is_not_told_again_as_a_copy(tmp_path):
+def test_a_copy_in_another_class_is_not_reported_again_as_a_copy(tmp_path):
     root = make(tmp_path / "flat", {"cat": 12, "dog": 12})
     (root / "dog/again.png").write_bytes((root / "cat/3.png").read_bytes())
     found = kinds(check(root))
     assert found["exact label-conflict"].files == ("dog/again.png = cat/3.png",) and "exact copies" not in found
 
 
-def test_a_set_that_cannot_be_listed_is_not_said_to_have_no_pictures(tmp_path):
+def test_a_set_that_cannot_be_listed_is_not_reported_as_empty(tmp_path):
     root = make(tmp_path / "flat", {"cat": 3})
     assert not any("0 pictures" in line for line in in_lines(check(root / "cat")))
 
 
-def test_imbalance_and_classes_with_few_pictures_are_warnings(tmp_path):
+def test_imbalance_and_classes_with_few_images_are_warnings(tmp_path):
     report = check(make(tmp_path / "flat", {"cat": 40, "dog": 12, "owl": 4}))
     assert report.imbalance == 10
     assert "1:10.0: 40 of 'cat', but 4 of 'owl'" in worded(kinds(report)["imbalance"].note)
@@ -238,7 +238,7 @@ def test_a_report_is_json_and_names_only_some_files_for_people(root):
     assert "  and 5 more" in lines
 
 
-def test_progress_is_told(root):
-    told = []
-    check(root, progress=lambda done, total: told.append((done, total)))
-    assert told == [(done, 34) for done in range(1, 35)]
+def test_progress_is_reported(root):
+    calls = []
+    check(root, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(done, 34) for done in range(1, 35)]

@@ -65,11 +65,11 @@ def test_every_format_keeps_its_colors(tmp_path, suffix, options, resize_mode):
 
 
 def test_a_picture_of_the_wanted_size_keeps_every_byte_and_a_file_object_reads_as_its_path(tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
-    path = saved(tmp_path / "a.png", Image.fromarray(pixels))
+    images = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
+    path = saved(tmp_path / "a.png", Image.fromarray(images))
     for resize_mode in ("crop", "pad", "stretch"):
-        np.testing.assert_array_equal(decode(path, (20, 30), resize_mode), pixels)
-    np.testing.assert_array_equal(decode(io.BytesIO(path.read_bytes()), (20, 30)), pixels)
+        np.testing.assert_array_equal(decode(path, (20, 30), resize_mode), images)
+    np.testing.assert_array_equal(decode(io.BytesIO(path.read_bytes()), (20, 30)), images)
     decode(path, (20, 30))[0, 0] = 1  # writable
 
 
@@ -118,7 +118,7 @@ def test_32_bit_integers_and_floats_follow_the_stated_rule(tmp_path, values, exp
     np.testing.assert_array_equal(decode(path, (3, 3))[1, :, 1], expected)
 
 
-def test_one_bit_and_grey_pictures_become_three_equal_channels(tmp_path):
+def test_one_bit_and_grey_images_become_three_equal_channels(tmp_path):
     bits = Image.new("1", (8, 8))
     bits.paste(1, (4, 0, 8, 8))
     near(decode(saved(tmp_path / "a.png", bits), (8, 8))[0, [0, 7]], (0, 0, 0), WHITE, within=0)
@@ -199,7 +199,7 @@ def test_exif_orientation_is_applied_once(tmp_path, orientation, suffix):
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
-def test_damaged_exif_does_not_spoil_the_pixels(tmp_path):
+def test_damaged_exif_does_not_spoil_the_image(tmp_path):
     path = saved(tmp_path / "a.jpg", quarters(), quality=95, exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
     near(corners(decode(path, (64, 64))), RED, GREEN, BLUE, WHITE, within=12)
 
@@ -211,9 +211,9 @@ def test_a_gif_gives_its_first_frame(tmp_path):
 
 
 def test_crop_keeps_the_center_and_the_aspect_ratio(tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
-    path = saved(tmp_path / "a.png", Image.fromarray(pixels))
-    np.testing.assert_array_equal(decode(path, (32, 32), "crop"), pixels[:, 8:40])
+    images = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
+    path = saved(tmp_path / "a.png", Image.fromarray(images))
+    np.testing.assert_array_equal(decode(path, (32, 32), "crop"), images[:, 8:40])
 
 
 def test_pad_shows_everything_between_black_bars(tmp_path):

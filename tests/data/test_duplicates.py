@@ -20,8 +20,8 @@ def scenes(count: int, size: int = 96, seed: int = 0) -> list[Image.Image]:
     ]
 
 
-def thumbs(pictures: list[Image.Image]) -> np.ndarray:
-    return np.stack([np.array(resized(picture, (16, 16), "stretch")) for picture in pictures])
+def thumbs(images: list[Image.Image]) -> np.ndarray:
+    return np.stack([np.array(resized(picture, (16, 16), "stretch")) for picture in images])
 
 
 def jpeg(picture: Image.Image, quality: int) -> Image.Image:
@@ -48,20 +48,20 @@ def test_copies_are_found_and_nothing_else(change):
     assert not found - right
 
 
-def test_pictures_that_share_a_layout_but_not_their_content_are_not_copies():
+def test_images_that_share_a_layout_but_not_their_content_are_not_copies():
     half = np.zeros((2, 96, 96, 3), np.uint8)
     half[:, :, 48:] = 250
     half[1, 20:60, 10:40] = (200, 30, 30)  # something stands there
     assert near_pairs(thumbnails(half)).tolist() == []
 
 
-def test_pale_pictures_that_differ_in_color_alone_are_not_copies():
+def test_pale_images_that_differ_in_color_alone_are_not_copies():
     pale = np.repeat(np.linspace(110, 145, 32)[None, None, :, None], 32, axis=1).repeat(3, axis=3).repeat(2, axis=0)
     pale[1, 6:26, 6:26] += (12, 0, -12)
     assert near_pairs(thumbnails(pale.astype(np.uint8))).tolist() == []
 
 
-def test_blank_pictures_of_one_color_are_copies_and_of_another_are_not():
+def test_blank_images_of_one_color_are_copies_and_of_another_are_not():
     blank = np.stack([np.full((32, 32, 3), value, np.uint8) for value in (100, 101, 200)])
     assert near_pairs(thumbnails(blank)).tolist() == [[0, 1]]
 
@@ -82,8 +82,8 @@ def test_pairs_connect_into_clusters():
     assert clusters(2, np.empty((0, 2), int)).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("heap", [0, 10_000])
-def test_fifty_thousand_pictures_take_seconds_even_if_many_are_blank(heap):
+@pytest.mark.parametrize("heap", [0, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_fifty_thousand_images_take_seconds_even_if_many_are_blank(heap):
     rng = np.random.default_rng(0)
     many = rng.integers(0, 256, (50_000, 16, 16, 3), np.uint8)
     many[:heap] = rng.integers(120, 122, (heap, 16, 16, 3), np.uint8)

@@ -20,7 +20,7 @@ def data():
     return fashion.load()
 
 
-def test_there_are_5000_training_and_1000_test_pictures_of_ten_classes(data):
+def test_there_are_5000_training_and_1000_test_images_of_ten_classes(data):
     assert data.images.shape == (6000, 32, 32, 3)
     assert data.images.dtype == np.uint8
     assert data.labels.dtype == np.int64
@@ -35,7 +35,7 @@ def test_no_picture_occurs_twice_so_the_splits_are_disjoint_in_content_too(data)
     assert not set(data.splits["train"]) & set(data.splits["test"])
 
 
-def test_the_decoded_pictures_have_the_stated_checksum(data):
+def test_the_decoded_images_have_the_stated_checksum(data):
     grey = np.ascontiguousarray(data.images[:, 2:-2, 2:-2, 0])
     assert hashlib.sha256(grey).hexdigest() == fashion.SHA256["images"] == SHA256
     assert hashlib.sha256(data.labels.astype("<i8")).hexdigest() == fashion.SHA256["labels"]
@@ -49,15 +49,15 @@ def test_the_border_is_zero_and_the_three_channels_are_equal(data):
     assert (data.images == data.images[..., :1]).all()
 
 
-def test_labels_belong_to_the_pictures(data):
+def test_labels_belong_to_the_images(data):
     """Trousers (1) are the narrowest of all, and the nearest class mean is usually the right one."""
     used = (data.images[..., 0] > 0).any(axis=1).sum(axis=1)
     width = [used[data.labels == label].mean() for label in range(10)]
     assert int(np.argmin(width)) == 1
-    pixels = data.images[..., 0].reshape(6000, -1).astype(np.float64)
+    flat = data.images[..., 0].reshape(6000, -1).astype(np.float64)
     train, test = data.splits["train"], data.splits["test"]
-    means = np.stack([pixels[train][data.labels[train] == label].mean(0) for label in range(10)])
-    nearest = ((pixels[test][:, None] - means) ** 2).sum(-1).argmin(1)
+    means = np.stack([flat[train][data.labels[train] == label].mean(0) for label in range(10)])
+    nearest = ((flat[test][:, None] - means) ** 2).sum(-1).argmin(1)
     assert (nearest == data.labels[test]).mean() > 0.6
 
 

@@ -19,7 +19,7 @@ MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 ZERO, ONE = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)  # gives the levels 0 … 255 back
 
 
-def pictures(count: int = 8, height: int = 16, width: int = 16) -> Tensor:
+def random_images(count: int = 8, height: int = 16, width: int = 16) -> Tensor:
     """# (B, 3, H, W) uint8, without a zero"""
     return torch.randint(1, 256, (count, 3, height, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
@@ -29,13 +29,13 @@ def levels(images: Tensor, settings: Augmentation, epoch: int = 0, **options) ->
 
 
 def test_flips_mirror_columns_or_rows():
-    images = pictures(height=12)
+    images = random_images(height=12)
     assert torch.equal(levels(images, Augmentation(flip=1.0)), images.flip(-1).float())
     assert torch.equal(levels(images, Augmentation(vertical_flip=1.0)), images.flip(-2).float())
 
 
 def test_a_flip_of_a_half_turns_half_of_the_samples_anew_in_each_epoch():
-    images = pictures(1000, 2, 2)
+    images = random_images(1000, 2, 2)
     flipped = [(levels(images, Augmentation(flip=0.5), epoch) == images.flip(-1)).flatten(1).all(1) for epoch in (0, 1)]
     assert flipped[0].float().mean().item() == pytest.approx(0.5, abs=0.06)
     assert (flipped[0] == flipped[1]).float().mean().item() == pytest.approx(0.5, abs=0.06)
@@ -59,14 +59,14 @@ def test_what_a_seed_gives_never_changes():
     ]
     _, flips = geometry.draw_flips(stream, Augmentation(flip=0.5))
     assert flips.tolist() == [False, True, False, True, False, True]
-    pixels = torch.arange(6 * 3 * 8 * 8).reshape(6, 3, 8, 8).remainder(251).byte()
-    given = augment(pixels, index, 1, 3, Augmentation(crop="pad", flip=0.5, cutout=3), ZERO, ONE)
+    flat = torch.arange(6 * 3 * 8 * 8).reshape(6, 3, 8, 8).remainder(251).byte()
+    given = augment(flat, index, 1, 3, Augmentation(crop="pad", flip=0.5, cutout=3), ZERO, ONE)
     assert given.sum((1, 2, 3)).tolist() == [9225.0, 7578.0, 13428.0, 8555.0, 14970.0, 9125.0]
 
 
 @pytest.mark.parametrize("fill", ["zero", "mean", "reflect"])
 def test_a_pad_crop_is_a_window_of_the_padded_picture(fill: str):
-    images, settings = pictures(height=12), Augmentation(crop="pad", crop_padding=3, fill=fill, flip=0.5)
+    images, settings = random_images(height=12), Augmentation(crop="pad", crop_padding=3, fill=fill, flip=0.5)
     mode = {"mode": "reflect"} if fill == "reflect" else {}
     value = 255 * torch.tensor(MEAN)[:, None, None] if fill == "mean" else torch.zeros(3, 1, 1)
     padded = pad(images.float() - value, (3, 3, 3, 3), **mode) + value
@@ -81,14 +81,14 @@ def test_a_pad_crop_is_a_window_of_the_padded_picture(fill: str):
     assert len({(int(t), int(x)) for t, x in zip(top, left, strict=True)}) > 4
 
 
-def test_pad_crops_reach_every_place():
+def test_pad_crops_reach_every_position():
     stream = Stream.of(0, 0, torch.arange(5000))
     top, left, _, _ = geometry.draw_crops(stream, Augmentation(crop="pad", crop_padding=2), (8, 8), (8, 8))
     assert torch.bincount((top + 2) * 5 + left + 2, minlength=25).min() > 120  # 25 places, 200 each
 
 
 def test_a_smaller_size_is_cut_out_of_the_middle_or_at_random():
-    images = pictures(height=20, width=24)
+    images = random_images(height=20, width=24)
     assert torch.equal(levels(images, Augmentation(), size=(16, 16)), images[..., 2:18, 4:20].float())
     assert levels(images, Augmentation(crop="pad", crop_padding=0), size=(16, 16)).min() >= 1  # nothing from outside
     assert levels(images, Augmentation(crop="resized", rotate_degrees=9), size=(16, 18)).shape == (8, 3, 16, 18)
@@ -105,13 +105,13 @@ def test_resized_crops_have_torchvisions_areas_and_aspects():
         transform = RandomResizedCrop(32, scale=(0.2, 0.9))
         drawn = [transform.make_params([torch.empty(3, *source)]) for _ in range(4000)]
     for ours, name in ((top, "top"), (left, "left"), (height, "height"), (width, "width")):
-        theirs = torch.tensor([float(one[name]) for one in drawn])
-        assert ours.double().mean().item() == pytest.approx(theirs.mean().item(), abs=0.8), name
-        assert ours.double().std().item() == pytest.approx(theirs.std().item(), rel=0.06), name
+        expected = torch.tensor([float(one[name]) for one in drawn])
+        assert ours.double().mean().item() == pytest.approx(expected.mean().item(), abs=0.8), name
+        assert ours.double().std().item() == pytest.approx(expected.std().item(), rel=0.06), name
 
 
 def test_a_resized_crop_is_the_bilinear_resize_of_its_rectangle():
-    images, settings = pictures(height=24, width=20), Augmentation(crop="resized", crop_scale=(0.2, 0.6))
+    images, settings = random_images(height=24, width=20), Augmentation(crop="resized", crop_scale=(0.2, 0.6))
     given = levels(images, settings, size=(24, 20))
     boxes = geometry.draw_crops(Stream.of(0, 0, torch.arange(8)), settings, (24, 20), (24, 20))
     for i, (top, left, height, width) in enumerate(zip(*(side.tolist() for side in boxes), strict=True)):
@@ -131,7 +131,7 @@ def test_where_no_rectangle_fits_the_largest_central_one_is_taken():
     [(20, 1, 0, 0, 0), (0, 1.3, 0, 0, 0), (0, 1, 15, 0, 0), (0, 1, 0, 3, -2), (-12, 0.8, 8, 2, 1)],
 )
 def test_an_affine_move_is_torchvisions(turn: float, zoom: float, shear: float, right: int, down: int):
-    images = pictures(2, 24, 30)
+    images = random_images(2, 24, 30)
     values = (math.radians(turn), zoom, math.radians(shear), float(right), float(down))
     matrix = geometry.affine_matrix(*(torch.full((2,), value) for value in values))
     expected = reference.affine(
@@ -151,16 +151,16 @@ def test_moves_stay_within_their_ranges():
 
 
 def test_composed_matrices_do_one_after_the_other():
-    place = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
-    place[:, 2] = 1
+    position = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    position[:, 2] = 1
     first, second = torch.randn(2, 5, 2, 3, generator=torch.Generator().manual_seed(1))
-    inner = torch.cat([(second @ place[..., None])[..., 0], torch.ones(5, 1)], 1)
+    inner = torch.cat([(second @ position[..., None])[..., 0], torch.ones(5, 1)], 1)
     expected = (first @ inner[..., None])[..., 0]
-    torch.testing.assert_close((geometry.compose(first, second) @ place[..., None])[..., 0], expected)
+    torch.testing.assert_close((geometry.compose(first, second) @ position[..., None])[..., 0], expected)
 
 
 def test_a_picture_is_cropped_then_flipped_then_moved():
-    images = pictures(16, 24, 24)
+    images = random_images(16, 24, 24)
     copied = {"crop": "pad", "crop_padding": 5, "flip": 1.0}
     together = levels(images, Augmentation(**copied, rotate_degrees=40, translate=0.2))
     first = levels(images, Augmentation(**copied))
@@ -181,9 +181,9 @@ def test_outside_lies_black_the_mean_or_the_mirrored_picture():
 
 
 def test_a_quarter_turn_is_rot90():
-    images, quarters = pictures(), torch.arange(8) % 4
+    images, quarters = random_images(), torch.arange(8) % 4
     turned = rotate_quarter(images, quarters)
     for i in range(8):
         assert torch.equal(turned[i], torch.rot90(images[i], i % 4, (-2, -1)))
     with pytest.raises(ValueError, match="12 × 16"):
-        rotate_quarter(pictures(height=12), quarters)
+        rotate_quarter(random_images(height=12), quarters)

@@ -144,14 +144,14 @@ def test_impossible_folders_are_refused_with_the_reason(tmp_path, names, message
         list_folder(tmp_path)
 
 
-def test_unlabeled_test_pictures_and_empty_splits_are_left_out_with_a_note(tmp_path):
+def test_unlabeled_test_images_and_empty_splits_are_left_out_with_a_note(tmp_path):
     listing = list_folder(tree(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "test/1.jpg", "test/2.jpg", "val/", "docs/a.txt"))
     assert listing.split == ("train", "train")
     for part in ("2 pictures directly in", "val has no pictures", "docs has no pictures"):
         assert any(part in text(note) for note in listing.notes)
 
 
-def test_what_is_no_folder_is_said(tmp_path):
+def test_a_path_that_is_no_folder_is_refused(tmp_path):
     with pytest.raises(ValueError, match="does not exist"):
         list_folder(tmp_path / "gone")
     with pytest.raises(ValueError, match="is not a folder"):
@@ -186,7 +186,7 @@ except ValueError as error:
     assert done.stdout.startswith(f"{root / hidden} may not be read: permission denied")
 
 
-def test_a_csv_file_names_pictures_beside_it(tmp_path):
+def test_a_csv_file_names_images_beside_it(tmp_path):
     tree(tmp_path, "pics/a 1.jpg", "pics/ü.png", "z.jpg")
     absolute = tmp_path / "z.jpg"
     (tmp_path / "set.csv").write_text(

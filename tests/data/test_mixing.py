@@ -13,7 +13,7 @@ MIXUP, CUTMIX, BOTH = Augmentation(mixup=0.8), Augmentation(cutmix=1.0), Augment
 MANY = torch.arange(5000)
 
 
-def pictures(count: int, seed: int = 0) -> Tensor:
+def images(count: int, seed: int = 0) -> Tensor:
     return torch.rand(count, 3, 12, 20, generator=torch.Generator().manual_seed(seed))
 
 
@@ -31,8 +31,8 @@ def test_lambda_has_the_beta_distribution(alpha: float):
     assert abs(below.numpy() - stats.beta.cdf(points.numpy(), alpha, alpha)).max() < 2.2 / 20_000**0.5  # Kolmogorov, p = 1e-4
 
 
-def test_mixup_is_the_weighted_mean_of_both_pictures():
-    mixes, a, b = plan(MIXUP, MANY[:50]), pictures(50), pictures(50, seed=1)
+def test_mixup_is_the_weighted_mean_of_both_images():
+    mixes, a, b = plan(MIXUP, MANY[:50]), images(50), images(50, seed=1)
     lam = mixes.lam[:, None, None, None]
     torch.testing.assert_close(apply_mix(a, b, mixes), lam * a + (1 - lam) * b)
     assert not mixes.cut.any()
@@ -82,21 +82,21 @@ def test_as_many_samples_are_mixed_and_cut_as_asked():
 
 def test_a_sample_that_is_not_mixed_stays_exactly_as_it_is():
     drawn = plan(Augmentation(mixup=0.8, cutmix=1.0, mix_probability=0.5), MANY[:100])
-    a, alone = pictures(100), drawn.partner == MANY[:100]
-    mixed = apply_mix(a, pictures(100, seed=1), drawn)
+    a, alone = images(100), drawn.partner == MANY[:100]
+    mixed = apply_mix(a, images(100, seed=1), drawn)
     assert torch.equal(mixed[alone], a[alone])
     assert not (mixed[~alone] == a[~alone]).flatten(1).all(1).all()
     nothing = plan(Augmentation(), MANY[:100])
     assert torch.equal(nothing.partner, MANY[:100])
-    assert torch.equal(apply_mix(a, pictures(100, seed=1), nothing), a)
+    assert torch.equal(apply_mix(a, images(100, seed=1), nothing), a)
 
 
 def test_a_partner_is_anybody_else_in_the_training_set():
     drawn = plan(MIXUP, MANY, n_train=5000)
     assert (drawn.partner != MANY).all()
     assert stats.kstest(drawn.partner.double().numpy() / 5000, "uniform").pvalue > 1e-4
-    few = plan(MIXUP, torch.arange(3).repeat(100), n_train=3)
-    assert few.partner.max() == 2
+    three = plan(MIXUP, torch.arange(3).repeat(100), n_train=3)
+    assert three.partner.max() == 2
     several = torch.cat([plan_mix(torch.arange(3), epoch, 0, 3, MIXUP, (12, 20)).partner for epoch in range(100)])
     assert all(
         ((several == other) & (torch.arange(3).repeat(100) == own)).any()
@@ -128,11 +128,12 @@ def test_what_a_mixed_sample_becomes_does_not_depend_on_its_batch():
     assert torch.equal(torch.cat([become(part) for part in torch.arange(64).split(10)]), whole)
 
 
+@pytest.mark.slow
 def test_mixing_compiles_into_one_graph():
     def step(index: Tensor, a: Tensor, b: Tensor) -> Tensor:
         return apply_mix(a, b, plan_mix(index, 0, 0, 100, BOTH, (12, 20)))
 
-    arguments = torch.arange(8), pictures(8), pictures(8, seed=1)
+    arguments = torch.arange(8), images(8), images(8, seed=1)
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(*arguments), step(*arguments))
 
@@ -154,6 +155,6 @@ def test_impossible_mixes_are_refused_with_advice():
     with pytest.raises(ValueError, match="n_train=0"):
         plan_mix(MANY, 0, 0, 0, MIXUP, (12, 20))
     with pytest.raises(ValueError, match="augment both alike"):
-        apply_mix(pictures(3), pictures(4), plan(MIXUP, MANY[:3]))
+        apply_mix(images(3), images(4), plan(MIXUP, MANY[:3]))
     with pytest.raises(ValueError, match="repeats=0"):
         repeated(MANY, 0)

@@ -50,7 +50,7 @@ def test_sizes_classes_and_splits(name, form, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "form"), [form for form in FORMS if "files" not in form[1]])
-def test_another_size_is_resized_and_said(name, form, tmp_path, monkeypatch):
+def test_another_size_is_resized_and_noted(name, form, tmp_path, monkeypatch):
     FORMS[name, form][0](tmp_path / "sets", monkeypatch)
     data = load_named(name, data_dir=tmp_path / "sets", img_size=48)
     assert data.img_size == (48, 48)

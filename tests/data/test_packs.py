@@ -72,7 +72,7 @@ def test_a_damaged_entry_of_the_cache_is_made_again(tmp_path, decoded):
     assert len(decoded) == 2
 
 
-def test_without_a_cache_pictures_stay_in_memory(tmp_path, monkeypatch):
+def test_without_a_cache_images_stay_in_memory(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("SOFTBIAS_CACHE", str(tmp_path / "file"))
     write_npz(tmp_path, "imagenette", list(IMAGENETTE.values()), 2)
@@ -187,14 +187,14 @@ def test_what_is_missing_is_downloaded_when_the_server_answers(tmp_path, monkeyp
     from torchvision import datasets
 
     monkeypatch.setattr(urllib.request, "urlopen", lambda *_args, **_kwargs: Answer())
-    made, places = tmp_path / "made", []
+    made, folders = tmp_path / "made", []
     write_batches(made, monkeypatch)
     write_flowers(made, monkeypatch)
     write_folders(made / "imagenette2-160", IMAGENETTE)
 
     def arrives(set_, *_):
         """Instead of torchvision's download: move what was made to where it is expected."""
-        places.append(Path(set_.root))
+        folders.append(Path(set_.root))
         Path(set_.root).mkdir(exist_ok=True)
         for folder in list(made.iterdir()):
             folder.rename(Path(set_.root) / folder.name)
@@ -207,10 +207,10 @@ def test_what_is_missing_is_downloaded_when_the_server_answers(tmp_path, monkeyp
         monkeypatch.setattr(kind, method, arrives)
         target = tmp_path / name
         assert_colors_are_labels(load_named(name, data_dir=target), tolerance=3)
-        assert set(places) == {target}
+        assert set(folders) == {target}
         for folder in list(target.iterdir()):
             folder.rename(made / folder.name)
-        places.clear()
+        folders.clear()
 
 
 def test_a_download_that_breaks_off_is_a_clear_error(tmp_path, monkeypatch):

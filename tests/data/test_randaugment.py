@@ -32,7 +32,7 @@ from softbias.data.augment.settings import RandAugment
 SIZE = (24, 30)
 
 
-def pictures(count: int = 4) -> Tensor:
+def random_images(count: int = 4) -> Tensor:
     """Smooth shapes with noise, of different contrast: neither constant nor pure noise.  # (B, 3, 24, 30) uint8"""
     generator = np.random.default_rng(0)
     y, x = np.mgrid[: SIZE[0], : SIZE[1]]
@@ -73,10 +73,10 @@ EXACT = {"equalize", "invert", "posterize 1", "posterize 3", "solarize 100", "so
 @pytest.mark.parametrize("name", PHOTOMETRIC)
 def test_a_photometric_operation_equals_pils_to_one_level(name: str):
     argument, reference = PHOTOMETRIC[name]
-    images = pictures()
-    ours, theirs = photometric(images.float(), layer(name.split()[0], argument)), with_pil(images, reference)
-    assert (theirs - images.float()).abs().mean() > 1  # the reference does something
-    assert (ours - theirs).abs().max() <= (0 if name in EXACT else 1)
+    images = random_images()
+    ours, expected = photometric(images.float(), layer(name.split()[0], argument)), with_pil(images, reference)
+    assert (expected - images.float()).abs().mean() > 1  # the reference does something
+    assert (ours - expected).abs().max() <= (0 if name in EXACT else 1)
 
 
 @pytest.mark.parametrize(
@@ -91,18 +91,18 @@ def test_a_photometric_operation_equals_pils_to_one_level(name: str):
     ],
 )
 def test_a_geometric_operation_equals_timms_away_from_the_border(name: str, argument: float, reference):
-    images = pictures()
+    images = random_images()
     matrix = layer_matrix(layer(name, argument), SIZE)
-    ours, theirs = warp(images.float(), matrix, SIZE), with_pil(images, reference)
+    ours, expected = warp(images.float(), matrix, SIZE), with_pil(images, reference)
     inside = torch.zeros(1, 1, *SIZE)
     inside[..., 1:-1, 1:-1] = 1
     inside = (warp(inside.expand(4, 1, *SIZE), matrix, SIZE) > 0.999).expand_as(ours)
     assert inside.float().mean() > 0.3
-    assert (ours - theirs)[inside].abs().max() <= 1.01
+    assert (ours - expected)[inside].abs().max() <= 1.01
 
 
 def test_operations_a_sample_did_not_draw_leave_it_alone():
-    images = pictures().float()
+    images = random_images().float()
     for name in (*OPERATIONS, None):
         operation = torch.full((4,), NOTHING if name is None else OPERATIONS.index(name))
         geometric = name in {"rotate", "shear_x", "shear_y", "translate_x", "translate_y"}
@@ -113,7 +113,7 @@ def test_operations_a_sample_did_not_draw_leave_it_alone():
 
 
 def test_each_sample_of_a_batch_gets_its_own_operation():
-    images = pictures(15).float()
+    images = random_images(15).float()
     operation, argument = torch.arange(15), torch.full((15,), 1.5)
     together = photometric(images, (operation, argument))
     for i in range(15):
@@ -152,8 +152,8 @@ def test_a_level_means_what_it_means_in_timm(name: str, increasing: bool, monkey
         for sign, coin in ((1.0, 0.1), (-1.0, 0.9)):
             monkeypatch.setattr(random, "random", lambda coin=coin: coin)
             ours = arguments(operation, torch.tensor([level]), torch.tensor([sign]), increasing).item()
-            theirs = meaning(level, {})[0]
-            assert ours == pytest.approx(max(theirs, 1) if name == "posterize" else theirs, abs=1e-5)
+            expected = meaning(level, {})[0]
+            assert ours == pytest.approx(max(expected, 1) if name == "posterize" else expected, abs=1e-5)
 
 
 def test_operations_are_drawn_equally_often_and_half_of_them_applied():

@@ -21,9 +21,8 @@ REAL = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "flowers102" else pytest.param(name, marks=pytest.mark.slow) for name in REAL]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL)
 def test_the_real_pack(name):
     file, counts, classes = REAL[name]
     if not (PACKS / file).exists():

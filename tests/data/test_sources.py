@@ -130,7 +130,7 @@ def test_a_manifest_keeps_the_split_whatever_the_seed_is_later(tmp_path):
         load_dataset(root, img_size=8, manifest=tmp_path / "out" / "split.csv")
 
 
-def test_broken_pictures_are_refused_by_name_or_skipped_and_counted(tmp_path):
+def test_broken_images_are_refused_by_name_or_skipped_and_counted(tmp_path):
     root = make(tmp_path / "set", {"a": 20, "b": 20})
     broken = root / "a" / "s0_1.png"
     broken.write_bytes(broken.read_bytes()[:40])
@@ -146,7 +146,7 @@ def test_broken_pictures_are_refused_by_name_or_skipped_and_counted(tmp_path):
         np.testing.assert_array_equal(data.images[index, 4, 4], np.array(Image.open(data.files[index]))[4, 4])
 
 
-def test_a_class_whose_training_pictures_are_all_broken_is_refused(tmp_path):
+def test_a_class_whose_training_images_are_all_broken_is_refused(tmp_path):
     root = make(tmp_path / "set", {"train/a": 3, "train/b": 3, "test/a": 2, "test/b": 2})
     for file in (root / "train" / "b").iterdir():
         file.write_bytes(b"")
@@ -169,7 +169,7 @@ def test_a_class_that_is_never_tested_is_mentioned(tmp_path):
         ((130, 223), 1, 128),
     ],
 )
-def test_the_size_follows_the_median_shorter_side_and_the_number_of_pictures(tmp_path, monkeypatch, size, many, expected):
+def test_the_size_follows_the_median_shorter_side_and_the_number_of_images(tmp_path, monkeypatch, size, many, expected):
     monkeypatch.setattr(sources, "MANY", many)
     root = make(tmp_path / "set", {"a": 3, "b": 3}, size)
     (root / "a" / "s0_0.png").write_bytes(b"")  # does not count

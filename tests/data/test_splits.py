@@ -74,8 +74,8 @@ def test_groups_are_never_torn_and_classes_stay_near_their_share(seed):
     labels = np.repeat(rng.choice(4, 200, p=[0.4, 0.3, 0.2, 0.1]), sizes)
     parts = stratified_split(labels, seed=seed, groups=groups.tolist())
     np.testing.assert_array_equal(np.sort(np.concatenate(list(parts.values()))), np.arange(len(labels)))
-    places = [set(groups[indices]) for indices in parts.values()]
-    assert sum(map(len, places)) == 200  # no group is in two
+    folders = [set(groups[indices]) for indices in parts.values()]
+    assert sum(map(len, folders)) == 200  # no group is in two
     for label in range(4):
         count = (labels == label).sum()
         for name, share in (("train", 0.7), ("val", 0.1), ("test", 0.2)):
@@ -159,7 +159,7 @@ def test_a_table_without_splits_is_no_manifest(tmp_path):
         read_manifest(Path(tmp_path / "m.csv"))
 
 
-def test_pictures_without_a_split_are_in_none():
+def test_images_without_a_split_are_in_none():
     assert {name: indices.tolist() for name, indices in splits_of(["test", "", "train"]).items()} == {
         "train": [2],
         "test": [0],

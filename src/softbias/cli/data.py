@@ -27,8 +27,8 @@ def check(
     Counts per class and split, sizes, files that cannot be read, copies across splits, imbalance; no file is changed.
 
     Args:
-        group_by: Expression on the files' paths, or a column of the CSV file: groups must not be torn apart by a split.
-        files: How many files are named per problem.
+        group_by: Expression on the files' paths, or a column of the CSV file: a split must keep each group whole.
+        files: Number of files to name per problem.
         json: Print JSON, with every file.
     """
     from softbias.data.check import check as check_set
@@ -58,10 +58,10 @@ def as_json(report: Report) -> dict[str, Any]:
 
 def in_lines(report: Report, most: int = 10) -> list[str]:
     """The report as text; each problem names at most `most` files."""
-    from softbias.data.listing import pictures
+    from softbias.data.listing import counted_images
     from softbias.pages.wording import text
 
-    lines = [f"{report.name}: {pictures(report.total)}, {len(report.counts)} classes"] if report.counts else []
+    lines = [f"{report.name}: {counted_images(report.total)}, {len(report.counts)} classes"] if report.counts else []
     splits = list(dict.fromkeys(split for count in report.counts.values() for split in count))
     width = max((len(name) for name in report.counts), default=0)
     if splits:

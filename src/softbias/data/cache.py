@@ -40,7 +40,7 @@ from softbias.data.decode import (
     heif_available,
     in_order,
 )
-from softbias.data.listing import Listing, pictures
+from softbias.data.listing import Listing, counted_images
 from softbias.errors import SoftbiasError
 from softbias.files import sync
 from softbias.schema import SchemaError, from_plain
@@ -85,7 +85,7 @@ def decode_all(
     if problems and not skip_broken:
         raise SoftbiasError(broken_message(listing.name, len(listing), problems))
     if not len(kept):
-        raise SoftbiasError(f"{listing.name}: none of {pictures(len(listing))} can be read; the first: {problems[0]}")
+        raise SoftbiasError(f"{listing.name}: none of {counted_images(len(listing))} can be read; the first: {problems[0]}")
     return images, kept, problems
 
 
@@ -94,7 +94,7 @@ def broken_message(name: str, total: int, problems: list[BrokenImageError], most
     named = "".join(f"\n  {problem}" for problem in problems[:most])
     more = f"\n  and {len(problems) - most} more" if len(problems) > most else ""
     return (
-        f"{name}: {len(problems)} of {pictures(total)} cannot be read; repair or remove them, or leave them out with "
+        f"{name}: {len(problems)} of {counted_images(total)} cannot be read; repair or remove them, or leave them out with "
         f"--skip-broken (skip_broken=True):{named}{more}"
     )
 

@@ -199,9 +199,9 @@ def uneven(counts: Mapping[str, Mapping[str, int]]) -> tuple[float, list[Problem
     if ratio > IMBALANCE:
         ends = {"largest": [largest, training[largest]], "smallest": [smallest, training[smallest]]}
         problems.append(Problem("warning", Note("imbalance", {"ratio": ratio, **ends})))
-    few = {name: count for name, count in training.items() if count < FEW}
-    if few:
-        about = {"classes": few, "total": len(training), "least": FEW}
+    scarce = {name: count for name, count in training.items() if count < FEW}
+    if scarce:
+        about = {"classes": scarce, "total": len(training), "least": FEW}
         problems.append(Problem("warning", Note("few-pictures", about)))
     return ratio, problems
 

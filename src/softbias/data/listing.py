@@ -1,10 +1,10 @@
-"""Which pictures there are and what they show, before any of them is opened.
+"""The pictures of a set and their classes, before any of them is opened.
 
     root/train/cat/1.jpg  root/val/…  root/test/…     splits as given ("valid" and "validation" are val)
     root/cat/1.jpg        root/dog/…                  no splits
 
 `list_folder` lists folders, `tables.list_csv` a CSV file; arrays have no files and become a Dataset at once (arrays.py).
-Pictures are known by their suffix here; decoding shows whether they are what they claim. Hidden files and files that are
+Pictures are known by their suffix here; decoding shows whether the suffix is right. Hidden files and files that are
 known to be no pictures are passed over; a note counts any other file that is left out.
 """
 
@@ -28,7 +28,7 @@ from softbias.notes import Note
 SUFFIXES = frozenset(  # of pictures
     ".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .bmp .dib .gif .heic .heif .avif .jp2 .ppm .pgm .pbm .pnm".split()  # noqa: SIM905
 )
-NO_PICTURES = frozenset(
+OTHER_SUFFIXES = frozenset(
     ".txt .json .csv .tsv .md .xml .yaml .yml .html .pdf .db .ini .log .py .ipynb .npy .npz .mat .zip".split()  # noqa: SIM905
 )
 CLUTTER = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
@@ -126,7 +126,7 @@ def list_folder(root: str | Path) -> Listing:
 def _list(root: Path) -> Listing:
     folders, loose = _entries(root)
     if not folders:
-        found = f"{pictures(len(loose))}, but no class folders" if loose else "no pictures and no folders"
+        found = f"{counted_images(len(loose))}, but no class folders" if loose else "no pictures and no folders"
         raise SoftbiasError(f"{root} has {found}: sort the pictures into {root.name}/CLASS/, or list them in a CSV file")
     notes = [_left_out(root, loose)] if loose else []
     named = {folder: SPLIT_NAMES.get(folder.name.casefold()) for folder in folders}
@@ -175,7 +175,7 @@ def _classes(root: Path, folders: Sequence[Path], notes: list[Note]) -> tuple[li
     for folder in folders:
         seen: Counter[str] = Counter()
         found = sorted(_walk(folder, seen), key=lambda file: natural(str(file)))
-        unknown = {suffix: count for suffix, count in seen.items() if suffix not in NO_PICTURES}
+        unknown = {suffix: count for suffix, count in seen.items() if suffix not in OTHER_SUFFIXES}
         others.update(unknown)
         if not found and seen and not unknown:
             notes.append(Note("empty-folder", {"folder": str(folder)}))
@@ -220,9 +220,9 @@ def _walk(folder: Path, others: Counter[str]) -> list[Path]:
 def _entries(folder: Path, others: Counter[str] | None = None) -> tuple[list[Path], list[Path]]:
     """The folders and the pictures in a folder, in natural order, without hidden ones."""
     with os.scandir(folder) as entries:
-        shown = [entry for entry in entries if not entry.name.startswith(".") and entry.name.casefold() not in CLUTTER]
-        folders = [Path(entry.path) for entry in shown if entry.is_dir()]
-        files = [Path(entry.path) for entry in shown if not entry.is_dir()]
+        visible = [entry for entry in entries if not entry.name.startswith(".") and entry.name.casefold() not in CLUTTER]
+        folders = [Path(entry.path) for entry in visible if entry.is_dir()]
+        files = [Path(entry.path) for entry in visible if not entry.is_dir()]
     found = [file for file in files if file.suffix.lower() in SUFFIXES]
     if others is not None:
         others.update(file.suffix.lower() or "no suffix" for file in files if file.suffix.lower() not in SUFFIXES)
@@ -262,7 +262,7 @@ def some(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def pictures(count: int) -> str:
+def counted_images(count: int) -> str:
     """
     >>> pictures(1), pictures(2)
     ('1 picture', '2 pictures')

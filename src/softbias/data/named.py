@@ -164,9 +164,9 @@ def imagewoof(request: DatasetRequest) -> Dataset:
 
 def small_imagenet(request: DatasetRequest, wnids: dict[str, str], in_torchvision: bool) -> Dataset:
     """Imagenette and Imagewoof: fastai's archives in three sizes, or a pack."""
-    pixels = {f"{request.name}2-160": 160, f"{request.name}2-320": 320, f"{request.name}2": 500}
-    enough = [name for name in pixels if pixels[name] >= max(request.size(96))]
-    names = [*enough, *reversed([name for name in pixels if name not in enough])]  # the smallest that is large enough
+    sides = {f"{request.name}2-160": 160, f"{request.name}2-320": 320, f"{request.name}2": 500}
+    enough = [name for name in sides if sides[name] >= max(request.size(96))]
+    names = [*enough, *reversed([name for name in sides if name not in enough])]  # the smallest that is large enough
     found = npz_pack(request, f"{request.name}_96.npz", ("train", "test"), VAL_IS_TEST, Note("pack-squashed", {"side": PACKED}))
     found = found or class_folders(request, names, 96, wnids)
     archive = f"{names[0]}.tgz"
@@ -174,7 +174,7 @@ def small_imagenet(request: DatasetRequest, wnids: dict[str, str], in_torchvisio
     if found is None and in_torchvision and ((request.root / archive).is_file() or reachable(request, url)):
         from torchvision.datasets import Imagenette
 
-        size = {160: "160px", 320: "320px", 500: "full"}[pixels[names[0]]]
+        size = {160: "160px", 320: "320px", 500: "full"}[sides[names[0]]]
         with_torchvision(
             request, lambda: Imagenette(request.root, size=size, download=True)
         )  # or unpack, if the archive is there
@@ -208,8 +208,12 @@ def tiny_imagenet(request: DatasetRequest) -> Dataset:
             "words.txt: tiny-imagenet-200.zip, unpacked",
         )
     train = list_folder(root / "train")
-    lines = (root / "val" / "val_annotations.txt").read_text(encoding="utf-8").splitlines()
+    annotations = root / "val" / "val_annotations.txt"
+    lines = annotations.read_text(encoding="utf-8", errors="replace").splitlines()
     rows = [line.split("\t") for line in lines if line.strip()]
+    short = [number for number, row in enumerate(rows, start=1) if len(row) < 2]
+    if short:
+        raise SoftbiasError(f"{annotations}: line {short[0]} must name a file and a class, with a tab between them")
     files = [root / "val" / "images" / row[0] for row in rows]
     classes = [train.class_names[label] for label in train.labels] + [row[1] for row in rows]
     split = ["train"] * len(train) + ["test"] * len(rows)

@@ -122,7 +122,7 @@ def class_names(listing: Listing, known: Mapping[str, str] | None = None) -> tup
         return wnids
     words = listing.root / "words.txt"
     if known is None and words.is_file():
-        lines = words.read_text(encoding="utf-8").splitlines()
+        lines = words.read_text(encoding="utf-8", errors="replace").splitlines()
         known = dict(line.split("\t", 1) for line in lines if "\t" in line)
     elif known is None:
         from timm.data import ImageNetInfo
@@ -154,7 +154,7 @@ def with_torchvision(request: DatasetRequest, make: Callable[[], Result]) -> Res
 
 
 def reachable(request: DatasetRequest, url: str) -> bool:
-    """Whether a download can start; if not, `tried` says why. Never waits longer than PROBE_SECONDS."""
+    """Whether a download can start; if not, `tried` gets the reason. Never waits longer than PROBE_SECONDS."""
     if not request.download:
         request.tried.append("downloading was switched off")
         return False

@@ -36,9 +36,9 @@ PACKED = 96  # pixels of a picture in an .npz pack
 
 @dataclass(frozen=True)
 class DatasetRequest:
-    """A named set, the folder of its files, and the size that is wanted; what a loader of `named.DATASETS` is called with.
+    """A named set, the folder of its files, and the wanted size: the argument of a loader in `named.DATASETS`.
 
-    tried   collects why nothing was downloaded, for the error at the end
+    tried   collects the reasons why nothing was downloaded, for the error at the end
     """
 
     name: str

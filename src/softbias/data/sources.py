@@ -1,4 +1,4 @@
-"""From what a user names to a Dataset: find and list the pictures once, then split and decode them, and note what was done.
+"""From a name or a path to a Dataset: find and list the pictures once, then split and decode them, with notes about it.
 
     open_source("my_pictures").read()
     open_source("bursts", group_by=r"(burst\\d+)_").read(manifest="split.csv")
@@ -24,7 +24,7 @@ from softbias.data.arrays import is_array_folder, read_arrays
 from softbias.data.cache import Progress, decode_all
 from softbias.data.dataset import Dataset
 from softbias.data.decode import check_resize_mode, heif_available
-from softbias.data.listing import Listing, pictures, some
+from softbias.data.listing import Listing, counted_images, some
 from softbias.data.named import height_and_width, list_datasets, load_named
 from softbias.data.packs import resized_set
 from softbias.data.splits import Indices, complete_splits, cut_groups, splits_of, without_split
@@ -188,7 +188,7 @@ def split_listing(listing: Listing, seed: int, manifest: str | Path | None) -> t
         without = without_split(listing.relative(), listing.split)
         if without:
             raise SoftbiasError(
-                f"{listing.name}: {pictures(len(without))} without a split, while others have one: {some(without)}"
+                f"{listing.name}: {counted_images(len(without))} without a split, while others have one: {some(without)}"
             )
         cut = cut_groups(listing.groups or (), listing.split if listing.groups else ())
         if cut:

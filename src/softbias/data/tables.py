@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike
 from softbias.data.listing import (
     SPLIT_NAMES,
     Listing,
+    counted_images,
     list_folder,
     make_listing,
-    pictures,
     require_same_classes,
     some,
 )
@@ -56,8 +56,8 @@ def list_csv(path: str | Path, group_by: str | None = None) -> Listing:
     if missing:
         other = any("\udc80" <= letter <= "\udcff" for name in missing for letter in name)  # bytes that are no UTF-8
         why = "the file is not in UTF-8: save it in UTF-8" if other else f"paths are relative to {path.parent}"
-        shown = some([name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name in missing])
-        raise SoftbiasError(f"{path}: {len(missing)} of {pictures(len(files))} not found: {shown}; {why}")
+        listed = some([name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name in missing])
+        raise SoftbiasError(f"{path}: {len(missing)} of {counted_images(len(files))} not found: {listed}; {why}")
     split = None
     if "split" in table:
         unknown = sorted({name for name in table["split"] if name and name.casefold() not in SPLIT_NAMES})
@@ -110,7 +110,7 @@ def read_table(path: Path, needed: Sequence[str] = ("path", "label")) -> dict[st
             raise SoftbiasError(f"{path}: there is no {column} in line {some(empty)}")
     twice = [name for name, count in Counter(table["path"]).items() if count > 1]
     if twice:
-        raise SoftbiasError(f"{path} lists {pictures(len(twice))} more than once: {some(twice)}; list each one once")
+        raise SoftbiasError(f"{path} lists {counted_images(len(twice))} more than once: {some(twice)}; list each one once")
     return table
 
 
@@ -144,7 +144,7 @@ def recall_splits(listing: Listing, manifest: Path) -> dict[str, Indices]:
     unknown = [name for name, split in zip(listing.relative(), found, strict=True) if not split]
     if unknown:
         raise SoftbiasError(
-            f"{listing.name}: {pictures(len(unknown))} not in the manifest {manifest}: {some(unknown)}; add them "
+            f"{listing.name}: {counted_images(len(unknown))} not in the manifest {manifest}: {some(unknown)}; add them "
             "there, or remove the manifest to split anew"
         )
     return splits_of(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from softbias.data.listing import pictures, some
+from softbias.data.listing import counted_images, some
 from softbias.errors import unknown_name
 from softbias.notes import Note
 from softbias.pages.format import estimated_duration, share
@@ -98,11 +98,11 @@ def classes_deeper(folder: str, classes: Sequence[str], inside: Sequence[str]) -
 
 
 def leakage(count: int, copies: str, held_out: str, other: str, share: float) -> str:
-    return f"leakage: {pictures(count)} of {held_out} ({share:.1%}) with {COPIES[copies]} in {other}"
+    return f"leakage: {counted_images(count)} of {held_out} ({share:.1%}) with {COPIES[copies]} in {other}"
 
 
 READING: dict[str, Callable[..., str]] = {  # data/listing, arrays, sources, named
-    "pictures-without-class": lambda count, folder: f"{pictures(count)} directly in {folder}, without a class: left out",
+    "pictures-without-class": lambda count, folder: f"{counted_images(count)} directly in {folder}, without a class: left out",
     "empty-folder": lambda folder: f"the folder {folder} has no pictures: left out",
     "other-files": lambda count, folder, suffixes: (
         f"{count} files in {folder} whose suffix is not a picture's ({some(suffixes)}): left out"
@@ -111,7 +111,9 @@ READING: dict[str, Callable[..., str]] = {  # data/listing, arrays, sources, nam
     "classes-without-pictures": lambda classes: f"no picture shows {some(classes)}",
     "labels-renumbered": lambda count, first, last: f"the {count} labels that occur, {first} to {last}, are numbered from 0",
     "size-chosen": size_chosen,
-    "broken-pictures": lambda count, total, kinds: f"{count} of {pictures(total)} cannot be read ({some(kinds)}): left out",
+    "broken-pictures": lambda count, total, kinds: (
+        f"{count} of {counted_images(total)} cannot be read ({some(kinds)}): left out"
+    ),
     "pictures-at": lambda height, width, resize_mode: f"pictures at {height} × {width}, {RESIZE_MODES[resize_mode]}",
     "resized": lambda before, after, resize_mode: (
         f"resized from {before[0]} × {before[1]} to {after[0]} × {after[1]}, {RESIZE_MODES[resize_mode]}"
@@ -145,20 +147,20 @@ SPLITTING: dict[str, Callable[..., str]] = {  # data/splits
 CHECKING: dict[str, Callable[..., str]] = {  # data/check
     "cannot-be-listed": lambda reason: str(reason),
     "unreadable-pictures": lambda count, problem: (
-        f"{pictures(count)} cannot be read ({problem}); --skip-broken trains without them"
+        f"{counted_images(count)} cannot be read ({problem}); --skip-broken trains without them"
     ),
-    "pictures-without-split": lambda count: f"{pictures(count)} without a split, while others have one",
+    "pictures-without-split": lambda count: f"{counted_images(count)} without a split, while others have one",
     "groups-cut": lambda count, total: f"{count} of {total} groups are in more than one split",
     "imbalance": imbalance,
     "few-pictures": few_pictures,
     "leakage": leakage,
     "label-conflict": lambda count, copies: (
-        f"{pictures(count)} with {COPIES[copies]} in another class: one label is wrong, or a picture shows both"
+        f"{counted_images(count)} with {COPIES[copies]} in another class: one label is wrong, or a picture shows both"
     ),
     "copies": lambda count, copies: (
-        f"{pictures(count)} with {COPIES[copies]}: a random split would tear them apart; remove or group them"
+        f"{counted_images(count)} with {COPIES[copies]}: a random split would tear them apart; remove or group them"
     ),
-    "copies-in-one-split": lambda count, copies: f"{pictures(count)} with {COPIES[copies]} in the same split",
+    "copies-in-one-split": lambda count, copies: f"{counted_images(count)} with {COPIES[copies]} in the same split",
 }
 WORDING: dict[str, Callable[..., str]] = {
     "text": lambda text: str(text),

@@ -79,7 +79,7 @@ def augment(
             images = randaugment.photometric(images, layer)
     else:
         if settings.crop == "pad" or settings.flip or settings.vertical_flip or size != source:
-            images, inside = geometry.copy_pixels(images, top, left, rows, columns, size, reflect=reflect)
+            images, inside = geometry.crop_and_flip(images, top, left, rows, columns, size, reflect=reflect)
         images = images.to(torch.float32)
         if inside is not None and settings.crop == "pad" and not reflect:
             images = images.mul_(inside) if settings.fill == "zero" else torch.where(inside, images, mean * 255)

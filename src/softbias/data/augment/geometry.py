@@ -163,7 +163,7 @@ def warp(images: Tensor, matrices: Tensor, size: Size, *, fill: Tensor | None = 
     return grid_sample(images - fill, grid, mode="bilinear", padding_mode=mode, align_corners=True) + fill
 
 
-def copy_pixels(
+def crop_and_flip(
     images: Tensor, top: Tensor, left: Tensor, rows: Tensor, columns: Tensor, size: Size, *, reflect: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The h × w part at (top, left), flipped where `rows` or `columns` are set; and which pixels come from the image.

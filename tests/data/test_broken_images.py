@@ -51,7 +51,7 @@ def test_a_truncated_jpeg_is_called_truncated(tmp_path):
     assert caught.value.kind == "truncated"
 
 
-def test_zero_bytes_text_missing_files_and_folders_are_told_apart(tmp_path):
+def test_zero_bytes_text_missing_files_and_folders_are_distinguished(tmp_path):
     (tmp_path / "zero.jpg").touch()
     (tmp_path / "text.png").write_text("not a picture at all")
     (tmp_path / "folder.png").mkdir()
