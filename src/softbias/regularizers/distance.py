@@ -113,7 +113,8 @@ def attention_penalty(q: Tensor, k: Tensor, penalty: Tensor, scale: float) -> Te
 
 def penalty_by_head(q: Tensor, k: Tensor, penalty: Tensor, scale: float) -> Tensor:
     """The same for each head.  # 2 × (B, H, N, D) -> (B, H)"""
-    return PenaltyByHead.apply(q, k, penalty, scale)
+    found: Tensor = PenaltyByHead.apply(q, k, penalty, scale)
+    return found
 
 
 class PenaltyByHead(torch.autograd.Function):

@@ -55,7 +55,8 @@ def patch_grams(images: Tensor, grid: Grid) -> Tensor:
     images = images.to(torch.promote_types(images.dtype, torch.float32))
     products = (images[:, :, None] * images[:, None]).flatten(1, 2)
     pooled = avg_pool2d(products, (height // grid.height, width // grid.width))  # divides by the pixels, C² in the documents
-    return pooled.flatten(2).mT.unflatten(-1, (channels, channels)) / channels
+    grams: Tensor = pooled.flatten(2).mT.unflatten(-1, (channels, channels))
+    return grams / channels
 
 
 def upper(grams: Tensor) -> Tensor:
@@ -94,7 +95,8 @@ def pool_regions(averaged: Tensor, grid: Grid, region: int) -> Tensor:
         return averaged
     coarse = region_grid(grid, region)
     split = (coarse.height, region, coarse.width, region)
-    return averaged.unflatten(2, split).unflatten(1, split).mean((2, 4, 6, 8)).flatten(3, 4).flatten(1, 2)
+    regions: Tensor = averaged.unflatten(2, split).unflatten(1, split)
+    return regions.mean((2, 4, 6, 8)).flatten(3, 4).flatten(1, 2)
 
 
 def style_loss(

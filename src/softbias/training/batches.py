@@ -64,8 +64,8 @@ class SplitImages:
 class Epoch(NamedTuple):
     """The order of an epoch; for each image also the number of its appearance in it (see `repeated`)."""
 
-    index: int
-    number: Tensor  # (), the index on the device, so that compiled code takes any epoch
+    count: int  # epochs before this one
+    number: Tensor  # (), the same on the device: a tensor, so that compiled code takes any epoch
     images: Tensor  # (N,)
     views: Tensor  # (N,)
 
@@ -112,10 +112,11 @@ class Batches:
         """Mean and standard deviation on the device: made once, and not by eight kernels in every step."""
         return torch.tensor(self.mean, device=self.images.device), torch.tensor(self.std, device=self.images.device)
 
-    def epoch(self, index: int) -> Epoch:
+    def epoch(self, count: int) -> Epoch:
+        """The epoch after `count` others."""
         device = self.images.device
-        order = hash_integers(self.seed, index, torch.arange(len(self.images), device=device), "order").argsort()
-        return Epoch(index, torch.tensor(index, device=device), *repeated(order, self.recipe.augmentation.repeats))
+        order = hash_integers(self.seed, count, torch.arange(len(self.images), device=device), "order").argsort()
+        return Epoch(count, torch.tensor(count, device=device), *repeated(order, self.recipe.augmentation.repeats))
 
     def at(self, step: int, epoch: Epoch) -> tuple[Tensor, Tensor]:
         """This process's share of a step: images and views.  # 2 × (B,)"""

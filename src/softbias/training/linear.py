@@ -94,7 +94,8 @@ def linear_probes(
     if fresh is not None:
         found["random weights"] = [features(fresh.to(device), part, mean, std) for part in parts]
     found["raw pixels"] = [pixel_features(data.images[split]) for split in (train, test)]
-    return [{"backbone": name, **linear_probe(*pair, data.labels[train], data.labels[test])} for name, pair in found.items()]
+    labels, truth = data.labels[train], data.labels[test]
+    return [{"backbone": name, **linear_probe(pair[0], pair[1], labels, truth)} for name, pair in found.items()]
 
 
 def untrained(model: Any, seed: int) -> nn.Module | None:

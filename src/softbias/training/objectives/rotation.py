@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from softbias.data.augment.apply import rotate_quarter
-from softbias.data.augment.rng import integers
+from softbias.data.augment.rng import hash_integers, to_integers
 from softbias.training.batches import Batch, Batches
 from softbias.training.objectives.base import Objective
 from softbias.training.recipe import Recipe
@@ -32,7 +32,7 @@ class Rotation(Objective):
         if batches.recipe.rotations == "all":
             images, quarters = self.held_out(images, index)
         else:
-            quarters = integers(batches.seed, epoch, index, "rotation", 0, 4)
+            quarters = to_integers(hash_integers(batches.seed, epoch, index, "rotation"), 0, 4)
             images = rotate_quarter(images, quarters)
         return Batch(images, one_hot(quarters, 4).float())
 
