@@ -6,7 +6,8 @@ import pytest
 import timm
 import torch
 
-from softbias import create_model, list_models, load, save
+from softbias import create_model, list_models, load, load_weights, save
+from softbias.errors import SoftbiasError
 
 
 @pytest.mark.parametrize("name", list_models("*_nano"))
@@ -68,3 +69,67 @@ def test_class_names_must_match_and_preprocessing_be_known(tmp_path):
         save(create_model("deit_nano"), tmp_path, class_names=["a", "b"])
     with pytest.raises(ValueError, match="'meen'"):
         save(create_model("deit_nano"), tmp_path, preprocessing={"meen": 0})
+
+
+SIZES = {"img_size": [32, 32], "patch_size": [4, 4], "width": 8, "heads": 2}
+
+
+def changed(folder, **changes) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts"),
+    [
+        ({"num_classes": "three"}, ["num_classes", "a whole number", "'three'"]),
+        ({"label_names": [1, 2]}, ["label_names"]),
+        ({"softbias": {"format": "1", "version": "1", "name": None}}, ["softbias.format", "'1'"]),
+        ({"model_args": {"spec": []}}, ["model_args.spec"]),
+        ({"model_args": {"spec": {"kind": "transfomer"}}}, ["transfomer", "transformer"]),
+        ({"model_args": {"spec": {"width": 64, "depht": 2}}}, ["model_args.spec", "depht"]),
+        ({"model_args": {"spec": SIZES | {"layers": [{"attention": 3}]}}}, ["layers[0].attention", "text"]),
+        ({"model_args": {}}, ["neither a spec"]),
+    ],
+    ids=str,
+)
+def test_a_wrong_field_of_the_config_is_named_with_what_is_allowed(tmp_path, changes, facts):
+    save(create_model("deit_nano"), tmp_path)
+    changed(tmp_path, **changes)
+    with pytest.raises(SoftbiasError) as error:
+        load(tmp_path)
+    assert all(fact in str(error.value) for fact in facts), error.value
+
+
+@pytest.mark.parametrize("content", [b"", b"not a tensor in sight", b"\x00" * 64])
+@pytest.mark.parametrize("name", ["model.safetensors", "weights.pth"])
+def test_weights_that_cannot_be_read_are_named_in_one_line(tmp_path, name, content):
+    save(create_model("deit_nano"), tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SoftbiasError, match=name) as error:
+        load(tmp_path) if name.endswith("safetensors") else load_weights(create_model("deit_nano"), tmp_path / name)
+    assert "\n" not in str(error.value)
+
+
+def test_weights_that_are_no_tensors_are_refused(tmp_path):
+    torch.save([1, 2], tmp_path / "list.pth")
+    torch.save({"head.weight": 3}, tmp_path / "number.pth")
+    for name in ("list.pth", "number.pth"):
+        with pytest.raises(SoftbiasError, match="tensors by name"):
+            load_weights(create_model("deit_nano"), tmp_path / name)
+
+
+def test_weights_of_another_model_in_the_folder_are_listed(tmp_path):
+    save(create_model("deit_nano"), tmp_path)
+    other = create_model("deit_nano", depth=3)
+    save(other, tmp_path / "other")
+    (tmp_path / "other" / "model.safetensors").rename(tmp_path / "model.safetensors")
+    with pytest.raises(SoftbiasError, match=r"blocks\.3\.\S+ is missing"):
+        load(tmp_path)
+
+
+def test_a_broken_hugging_face_folder_is_named(tmp_path):
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "no such model"}))
+    with pytest.raises(SoftbiasError, match=tmp_path.name):
+        load(tmp_path)

@@ -1,19 +1,18 @@
-"""Models of other libraries: timm's classifiers by name, Hugging Face folders, and how to read their attention.
-
-Shapes: B images, H heads, N tokens, C channels, D = C / H.
-"""
+"""Models of other libraries: timm's classifiers by name, and Hugging Face folders. `adapters` reads their attention."""
 
 from __future__ import annotations
 
 import difflib
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from softbias.errors import FewTokensWarning, SoftbiasError, unknown_name
+from softbias.errors import FewTokensWarning, SoftbiasError, in_one_line, unknown_name
 from softbias.models.presets import FEW_PATCHES
 from softbias.models.spec import pair, suitable_patch
 
@@ -26,14 +25,21 @@ def create_timm(name: str, *, device: Any = None, dtype: torch.dtype | None = No
     try:
         model: Any = timm.create_model(name, **options)
     except TypeError as error:
-        refused = next((option for option in options if f"'{option}'" in str(error)), None)
-        if refused is None:
-            raise
-        value = options.pop(refused)
-        if refused == "img_size" or (refused == "drop_path_rate" and not value):  # it takes any size, and drops no path
-            return create_timm(name, device=device, dtype=dtype, **options)
-        hint = "; --drop-path 0 leaves it out" if refused == "drop_path_rate" else ""
-        raise SoftbiasError(f"timm:{name} has no option {refused}, but {refused}={value!r}{hint}") from error
+        refused = refused_options(name, options)
+        left_out = {
+            option for option in refused if option == "img_size" or (option == "drop_path_rate" and not options[option])
+        }
+        for option in refused:
+            if option not in left_out:
+                hint = "; --drop-path 0 leaves it out" if option == "drop_path_rate" else ""
+                raise SoftbiasError(f"timm:{name} has no option {option}, but {option}={options[option]!r}{hint}") from error
+        if not left_out:
+            raise SoftbiasError(f"timm:{name} cannot be built with {options}: {in_one_line(error)}") from error
+        # It takes any size, and has no paths to drop.
+        kept = {option: value for option, value in options.items() if option not in left_out}
+        return create_timm(name, device=device, dtype=dtype, **kept)
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise SoftbiasError(f"timm:{name} cannot be built with {options}: {in_one_line(error)}") from error
     grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
     if grid and grid[0] * grid[1] < FEW_PATCHES and "img_size" in options:
         warnings.warn(
@@ -45,7 +51,25 @@ def create_timm(name: str, *, device: Any = None, dtype: torch.dtype | None = No
     model.name = f"timm:{name}"
     model.timm_options = {option: value for option, value in options.items() if option != "pretrained"}
     model.class_names = None
-    return model.to(device=device, dtype=dtype)
+    made: nn.Module = model.to(device=device, dtype=dtype)
+    return made
+
+
+def refused_options(name: str, options: dict[str, Any]) -> list[str]:
+    """The options that a model of timm's does not take, each tried alone on a model without memory."""
+    import timm
+
+    refused = []
+    for option in options:
+        if option != "pretrained":
+            try:
+                with torch.device("meta"):
+                    timm.create_model(name, **{option: options[option]})
+            except TypeError:
+                refused.append(option)
+            except Exception:
+                continue
+    return refused
 
 
 def require_timm(name: str) -> None:
@@ -77,12 +101,14 @@ class HuggingFaceClassifier(nn.Module):
         return f"hf:{self.config.name_or_path}"
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.model(images).logits
+        logits: Tensor = self.model(images).logits
+        return logits
 
     # timm's conventions, by which a head is trained alone or replaced
 
     def get_classifier(self) -> nn.Module:
-        return self.model.classifier
+        head: nn.Module = self.model.classifier
+        return head
 
     def reset_classifier(self, num_classes: int) -> None:
         head = self.get_classifier()
@@ -103,7 +129,7 @@ def create_hugging_face(
     dtype: torch.dtype | None = None,
     **others: Any,
 ) -> nn.Module:
-    """The classifier in a folder that `save_pretrained` wrote: with its weights if they are there (safetensors only)."""
+    """The classifier in a folder that `save_pretrained` wrote, with its weights if it holds any (safetensors only)."""
     for option in others:
         raise unknown_name(f"option of hf:{folder}", option, ("num_classes", "img_size", "in_chans"))
     try:
@@ -112,7 +138,10 @@ def create_hugging_face(
         raise SoftbiasError("hf: models need the package transformers: pip install 'softbias[hf]'") from error
     if not (Path(folder) / "config.json").is_file():
         raise SoftbiasError(f"hf:{folder}: there is no config.json in that folder")
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    if any(Path(folder).glob("*.bin")) and not any(Path(folder).glob("*.safetensors")):
+        raise SoftbiasError(f"hf:{folder} holds pickled weights, which can run code; save them as safetensors first")
+    with opening(folder):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
     size = getattr(config, "image_size", None)
     if img_size is not None and size is not None and pair("image_size", size) != pair("img_size", img_size):
         raise SoftbiasError(f"hf:{folder} is for image_size={size}, but {img_size} was asked for")
@@ -120,12 +149,23 @@ def create_hugging_face(
         raise SoftbiasError(f"hf:{folder} is for num_channels={config.num_channels}, but {in_chans} was asked for")
     if num_classes not in (None, config.num_labels):
         config.num_labels = num_classes
-    if any(Path(folder).glob("*.safetensors")):
-        model = AutoModelForImageClassification.from_pretrained(
-            folder, config=config, local_files_only=True, use_safetensors=True, ignore_mismatched_sizes=True
-        )
-    elif any(Path(folder).glob("*.bin")):
-        raise SoftbiasError(f"hf:{folder} holds pickled weights, which can run code; save them as safetensors first")
-    else:
-        model = AutoModelForImageClassification.from_config(config)
+    models: Any = AutoModelForImageClassification
+    with opening(folder):
+        if any(Path(folder).glob("*.safetensors")):
+            model = models.from_pretrained(
+                folder, config=config, local_files_only=True, use_safetensors=True, ignore_mismatched_sizes=True
+            )
+        else:
+            model = models.from_config(config)
     return HuggingFaceClassifier(model).to(device=device, dtype=dtype)
+
+
+@contextmanager
+def opening(folder: str) -> Iterator[None]:
+    """An error of transformers on a user's folder becomes one that says which folder it is."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:  # of transformers, safetensors and JSON: there is no common kind
+        raise SoftbiasError(f"hf:{folder} cannot be opened: {in_one_line(error)}") from error

@@ -15,6 +15,7 @@ from typing import Any
 from softbias.attention import find_attention
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.grid import Grid
+from softbias.schema import from_plain
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "pool": ("token", "average", "flatten"),
@@ -191,17 +192,14 @@ class ResNetSpec:
 Spec = ModelSpec | ResNetSpec
 
 
-def spec_from_dict(plain: Mapping[str, Any]) -> Spec:
-    """The inverse of `to_dict`; unknown fields are errors, never ignored."""
-    given = dict(plain)
+def spec_from_dict(plain: Mapping[str, Any], where: str = "a model's spec") -> Spec:
+    """The inverse of `to_dict`; a field that is unknown, missing or of a wrong type is an error. `where` names the file."""
     kinds: dict[str, type[Spec]] = {"transformer": ModelSpec, "resnet": ResNetSpec}
+    given = from_plain(dict[str, Any], plain, where)
     kind = given.pop("kind", "transformer")
     if kind not in kinds:
         raise unknown_name("kind of model", kind, kinds)
-    check_fields(kinds[kind], given)
-    if kind == "transformer":
-        given["layers"] = tuple(Layer(**layer) for layer in given["layers"])
-    return kinds[kind](**given)
+    return from_plain(kinds[kind], given, where)
 
 
 def check_fields(spec: type[Spec], given: Mapping[str, Any]) -> None:

@@ -1,9 +1,10 @@
-"""Save and load: config.json and model.safetensors in the layout that timm and the Hugging Face hub read.
+"""Models as files: `save` and `load` in the layout that timm and the Hugging Face hub read, and `export` to ONNX.
 
     softbias.save(model, "flowers", class_names=["rose", "tulip"])
     model = softbias.load("flowers")                     # or timm.create_model("local-dir:flowers", pretrained=True)
+    softbias.export(model, "flowers.onnx")
 
-The spec, the class names and the preprocessing are inside, with a model card beside. Nothing is ever unpickled.
+A folder holds config.json (spec, class names, preprocessing), model.safetensors and a model card. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -12,22 +13,45 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
 from softbias._version import __version__
-from softbias.errors import SoftbiasError
-from softbias.models import Spec, create_model, spec_from_dict
+from softbias.errors import SoftbiasError, in_one_line
+from softbias.files import replacing, write_text
+from softbias.models import Spec, build, create_model, spec_from_dict
+from softbias.models.cost import count_parameters
 from softbias.models.foreign import HuggingFaceClassifier
 from softbias.models.inspect import unwrap
 from softbias.models.presets import timm_cfg
 from softbias.models.spec import pair
+from softbias.models.weights import load_weights
+from softbias.schema import from_plain
 
 FORMAT = 1
 PREPROCESSING = ("mean", "std", "interpolation", "crop_pct", "crop_mode", "input_size")
+
+
+class SavedBy(TypedDict):
+    """format: of the folder; version: of softbias; name: of the model, if it has one."""
+
+    format: int
+    version: str
+    name: str | None
+
+
+class SavedConfig(TypedDict):
+    """What config.json says; timm reads the same file and has further fields."""
+
+    architecture: str
+    num_classes: int
+    label_names: NotRequired[list[str] | None]
+    model_args: NotRequired[dict[str, Any]]
+    pretrained_cfg: dict[str, Any]
+    softbias: NotRequired[SavedBy]
 
 
 def save(
@@ -40,8 +64,8 @@ def save(
 ) -> Path:
     """Write a model into a folder, and return the folder.
 
-    preprocessing   of mean, std, interpolation, crop_pct, crop_mode; what is not given stays as the model has it
-    card            text for the model card's first section
+    preprocessing   some of mean, std, interpolation, crop_pct, crop_mode; the others stay as the model has them
+    card            text for the first section of the model card
     """
     folder = Path(folder)
     names = tuple(class_names or getattr(model, "class_names", None) or ())
@@ -58,7 +82,7 @@ def save(
         model.model.save_pretrained(folder)
         if preprocessing and {"mean", "std"} <= set(preprocessing):
             processor = image_processor(model, preprocessing)
-            (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n")
+            write_text(folder / "preprocessor_config.json", json.dumps(processor, indent=2) + "\n")
         return folder
     cfg = dict(getattr(model, "pretrained_cfg", None) or {})
     if isinstance(getattr(model, "spec", None), Spec):
@@ -79,9 +103,11 @@ def save(
         "softbias": {"format": FORMAT, "version": __version__, "name": getattr(model, "name", None)},
     }
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}, indent=2) + "\n")
-    (folder / "README.md").write_text(model_card(model, names, config["pretrained_cfg"], card))
+    with replacing(folder / "model.safetensors") as temporary:
+        save_file(tensors, temporary, metadata={"format": "pt"})
+    given = {name: value for name, value in config.items() if value is not None}
+    write_text(folder / "config.json", json.dumps(given, indent=2) + "\n")
+    write_text(folder / "README.md", model_card(model, names, config["pretrained_cfg"], card))
     return folder
 
 
@@ -99,49 +125,55 @@ def image_processor(model: HuggingFaceClassifier, preprocessing: Mapping[str, An
 def load(folder: str | Path, *, device: Any = None) -> nn.Module:
     """The model that `save` wrote, in evaluation mode, with its class names."""
     folder = Path(folder)
-    path = folder / "config.json"
-    if not path.is_file():
-        raise SoftbiasError(f"there is no saved model in {folder}: it has no config.json")
-    try:
-        config = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise SoftbiasError(f"{path} is not JSON: {error}") from error
+    config = read_config(folder)
     if "model_type" in config:
         return create_model(f"hf:{folder}", device=device).eval()
-    about = config.get("softbias", {})
-    if about.get("format", FORMAT) > FORMAT:
+    saved_by = config.get("softbias")
+    if saved_by is None:
+        raise SoftbiasError(f"{folder} was not saved by softbias; timm.create_model('local-dir:{folder}') may read it")
+    if saved_by["format"] > FORMAT:
         raise SoftbiasError(
-            f"{folder} was saved by softbias {about.get('version')} in format {about['format']}, "
+            f"{folder} was saved by softbias {saved_by['version']} in format {saved_by['format']}, "
             f"and this is softbias {__version__}, which reads up to format {FORMAT}: upgrade softbias"
         )
     weights = folder / "model.safetensors"
     if not weights.is_file():
         raise SoftbiasError(f"there are no weights in {folder}: it has no model.safetensors")
-    args = dict(config.get("model_args", {}))
-    name = about.get("name")
+    args, name = dict(config.get("model_args", {})), saved_by["name"]
     if "spec" in args:
-        from softbias.models import build
-
-        model: Any = build(spec_from_dict(args["spec"]), name=name)
-    elif name and name.startswith("timm:"):
+        model: Any = build(spec_from_dict(args["spec"], f"{folder / 'config.json'}: model_args.spec"), name=name)
+    elif name is not None and name.startswith("timm:"):
         model = create_model(name, num_classes=config["num_classes"], **args)
     else:
-        raise SoftbiasError(f"{folder} was not saved by softbias; timm.create_model('local-dir:{folder}') may read it")
-    model.load_state_dict(load_file(weights))
+        raise SoftbiasError(f"{folder / 'config.json'} names neither a spec nor a model of timm's")
+    load_weights(model, weights)
     model.pretrained_cfg = model.default_cfg = {**config["pretrained_cfg"], "architecture": config["architecture"]}
     names = config.get("label_names")
     model.class_names = tuple(names) if names else None
-    return model.to(device=device).eval() if device is not None else model.eval()
+    loaded: nn.Module = model.to(device=device) if device is not None else model
+    return loaded.eval()
+
+
+def read_config(folder: Path) -> SavedConfig:
+    """config.json, checked; that of a Hugging Face model (it has a model_type) is left to transformers."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise SoftbiasError(f"there is no saved model in {folder}: it has no config.json")
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # of JSON, or of UTF-8
+        raise SoftbiasError(f"{path} is not JSON: {in_one_line(error)}") from error
+    foreign = isinstance(plain, dict) and "model_type" in plain
+    return plain if foreign else from_plain(SavedConfig, plain, str(path))
 
 
 def model_card(model: nn.Module, names: Sequence[str], cfg: Mapping[str, Any], text: str | None) -> str:
     spec = getattr(model, "spec", None)
     title = getattr(model, "name", None) or "softbias model"
-    parameters = sum(parameter.numel() for parameter in model.parameters())
     lines = ["---", "library_name: softbias", "tags: [image-classification, softbias, timm]", "---", "", f"# {title}", ""]
     if text:
         lines += [text.strip(), ""]
-    lines += [f"- {parameters:,} parameters"]
+    lines += [f"- {count_parameters(model):,} parameters"]
     if spec is not None:
         lines += [f"- blocks: {spec.describe_layers()}"]
     lines += [
@@ -193,7 +225,8 @@ def export(model: nn.Module, path: str | Path, *, img_size: tuple[int, int] | No
                 verbose=False,
             )
         assert program is not None
-        program.save(str(path))
+        with replacing(path) as temporary:
+            program.save(str(temporary))
     finally:
         model.train(training)
     return path

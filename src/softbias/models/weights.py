@@ -1,7 +1,7 @@
-"""Weights from elsewhere: checkpoints of timm's and the original ConViT, and of timm's DeiT.
+"""Weights from elsewhere: checkpoints of timm's DeiT and ConViT, and of the original ConViT.
 
-Our parameter names are timm's ViT's, so DeiT fits as it is; ConViT's gated layers keep q and k, v, position and gate under
-other names and are mapped here. Positions of another grid are interpolated.
+Our parameters have the names of timm's ViT, so DeiT fits as it is. ConViT's gated layers have other names for q and k, v,
+position and gate, which are mapped here. Positions of another grid are interpolated.
 """
 
 from __future__ import annotations
@@ -12,41 +12,51 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from softbias.errors import SoftbiasError
+from softbias.errors import SoftbiasError, in_one_line
 from softbias.models.spec import ModelSpec
 
 WRAPPERS = ("state_dict", "model", "module", "model_ema", "state_dict_ema")
 
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
-    """A state dict from .safetensors, a folder with model.safetensors, or .pth/.pt/.bin without pickled code."""
+    """A state dict from .safetensors, a folder with model.safetensors, or .pth, .pt, .bin without pickled code."""
     path = Path(path)
     if path.is_dir():
         path = path / "model.safetensors"
     if not path.is_file():
         raise SoftbiasError(f"there are no weights at {path}")
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return load_file(path)
-    if path.suffix in (".pth", ".pt", ".bin", ".tar"):
+    if path.suffix not in (".safetensors", ".pth", ".pt", ".bin", ".tar"):
+        raise SoftbiasError(f"weights must be .safetensors, .pth, .pt or .bin, but got {path.name}")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-        return unwrap_state_dict(loaded)
-    raise SoftbiasError(f"weights must be .safetensors, .pth, .pt or .bin, but got {path.name}")
+    except OSError:
+        raise
+    except Exception as error:  # safetensors, zip and pickle have a dozen kinds
+        raise SoftbiasError(f"{path} does not hold weights that can be read: {in_one_line(error)}") from error
+    if not isinstance(loaded, Mapping):
+        raise SoftbiasError(f"{path} must hold tensors by name, but holds a {type(loaded).__name__}")
+    return unwrap_state_dict(loaded)
 
 
 def unwrap_state_dict(given: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors by name, out of the wrappers of training scripts and of DataParallel and torch.compile."""
     for name in WRAPPERS:
         if isinstance(given.get(name), Mapping):
             return unwrap_state_dict(given[name])
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise SoftbiasError(f"weights must be tensors by name, but {name!r} is a {type(value).__name__}")
     return {re.sub(r"^(module\.|_orig_mod\.)+", "", name): tensor for name, tensor in given.items()}
 
 
 def to_own_names(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """ConViT's gated layers in our names: qk and v become one qkv; r(δ) is ordered as there, so positions stay as they are."""
+    """ConViT's gated layers under our names: qk and v become one qkv. The order of r(δ) is the same, so positions stay."""
     own: dict[str, Tensor] = {}
     for name, tensor in given.items():
         prefix, _, rest = name.partition(".attn.")
@@ -69,10 +79,9 @@ def load_weights(
 ) -> nn.Module:
     """Load a state dict, a file or a folder into a model, and return the model.
 
-    Every tensor must find its place: names or shapes that do not fit are an error that lists them, never skipped. Into our
-    transformers ConViT's layers are loaded under our names, and positions of another grid are interpolated. `keep_head=True`
-    leaves the model's own head alone, for another number of classes; `strict=False` allows missing and surplus tensors
-    (shapes must still fit).
+    Names and shapes that do not fit are listed in an error, never skipped. For our transformers, ConViT's layers get our names,
+    and positions of another grid are interpolated. With `keep_head=True` the model keeps its own head, for another number of
+    classes; with `strict=False` tensors may be missing or left over, but shapes must still fit.
     """
     state = unwrap_state_dict(weights) if isinstance(weights, Mapping) else read_state_dict(weights)
     spec = getattr(model, "spec", None)
@@ -92,7 +101,7 @@ def load_weights(
     ]
     if strict:
         wrong += [f"{name} is missing" for name in own if name not in state]
-        wrong += [f"{name} has no place in the model" for name in state if name not in own]
+        wrong += [f"{name} is not in the model" for name in state if name not in own]
     if wrong:
         hint = "; keep_head=True keeps the model's own head" if any(w.startswith(("head.", "fc.")) for w in wrong) else ""
         more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
