@@ -16,98 +16,80 @@ from typing import TYPE_CHECKING, Any
 from softbias import _timm_hook, environment
 from softbias._version import __version__
 
-if TYPE_CHECKING:
-    from softbias.attention import ATTENTION, register_attention
-    from softbias.data import load_dataset, register_dataset
-    from softbias.explanations import Explanation
-    from softbias.grid import Grid
-    from softbias.models import Layer, ModelSpec, ResNetSpec, build, create_model, list_models
-    from softbias.models.convert import convert
-    from softbias.models.inspect import Inspection, inspect
-    from softbias.models.resize import resize
-    from softbias.models.storage import export, load, save
-    from softbias.models.weights import load_weights
-    from softbias.probes import register_probe
-    from softbias.runs.fit import fit
-    from softbias.runs.inference import evaluate, explain, predict
-    from softbias.runs.probing import probe
-    from softbias.sklearn import SoftbiasClassifier
-    from softbias.study.compare import compare
+if TYPE_CHECKING:  # for type checkers and editors; a test compares it with EXPORTS
+    from softbias.attention import ATTENTION as ATTENTION
+    from softbias.attention import register_attention as register_attention
+    from softbias.data import load_dataset as load_dataset
+    from softbias.data import register_dataset as register_dataset
+    from softbias.explanations import Explanation as Explanation
+    from softbias.grid import Grid as Grid
+    from softbias.models import Layer as Layer
+    from softbias.models import ModelSpec as ModelSpec
+    from softbias.models import Preset as Preset
+    from softbias.models import ResNetSpec as ResNetSpec
+    from softbias.models import build as build
+    from softbias.models import create_model as create_model
+    from softbias.models import list_models as list_models
+    from softbias.models import register_preset as register_preset
+    from softbias.models.convert import convert as convert
+    from softbias.models.inspect import Inspection as Inspection
+    from softbias.models.inspect import inspect as inspect
+    from softbias.models.resize import resize as resize
+    from softbias.models.storage import export as export
+    from softbias.models.storage import load as load
+    from softbias.models.storage import save as save
+    from softbias.models.weights import load_weights as load_weights
+    from softbias.probes import register_probe as register_probe
+    from softbias.runs.fit import fit as fit
+    from softbias.runs.inference import evaluate as evaluate
+    from softbias.runs.inference import explain as explain
+    from softbias.runs.inference import predict as predict
+    from softbias.runs.probing import probe as probe
+    from softbias.sklearn import SoftbiasClassifier as SoftbiasClassifier
+    from softbias.study.compare import compare as compare
 
-__all__ = [
-    "ATTENTION",
-    "Explanation",
-    "Grid",
-    "Inspection",
-    "Layer",
-    "ModelSpec",
-    "ResNetSpec",
-    "SoftbiasClassifier",
-    "__version__",
-    "build",
-    "compare",
-    "convert",
-    "create_model",
-    "evaluate",
-    "explain",
-    "export",
-    "fit",
-    "inspect",
-    "list_models",
-    "load",
-    "load_dataset",
-    "load_weights",
-    "predict",
-    "probe",
-    "register_attention",
-    "register_dataset",
-    "register_probe",
-    "resize",
-    "save",
-]
-
-PLACES = {
-    "ATTENTION": "softbias.attention",
-    "Explanation": "softbias.explanations",
-    "Grid": "softbias.grid",
-    "Inspection": "softbias.models.inspect",
-    "Layer": "softbias.models",
-    "ModelSpec": "softbias.models",
-    "ResNetSpec": "softbias.models",
-    "SoftbiasClassifier": "softbias.sklearn",
-    "build": "softbias.models",
-    "compare": "softbias.study.compare",
-    "convert": "softbias.models.convert",
-    "create_model": "softbias.models",
-    "evaluate": "softbias.runs.inference",
-    "explain": "softbias.runs.inference",
-    "export": "softbias.models.storage",
-    "fit": "softbias.runs.fit",
-    "inspect": "softbias.models.inspect",
-    "list_models": "softbias.models",
-    "load": "softbias.models.storage",
-    "load_dataset": "softbias.data",
-    "load_weights": "softbias.models.weights",
-    "predict": "softbias.runs.inference",
-    "probe": "softbias.runs.probing",
-    "register_attention": "softbias.attention",
-    "register_dataset": "softbias.data",
-    "register_probe": "softbias.probes",
-    "resize": "softbias.models.resize",
-    "save": "softbias.models.storage",
+EXPORTS: dict[str, tuple[str, ...]] = {
+    "softbias.attention": ("ATTENTION", "register_attention"),
+    "softbias.data": ("load_dataset", "register_dataset"),
+    "softbias.explanations": ("Explanation",),
+    "softbias.grid": ("Grid",),
+    "softbias.models": (
+        "Layer",
+        "ModelSpec",
+        "Preset",
+        "ResNetSpec",
+        "build",
+        "create_model",
+        "list_models",
+        "register_preset",
+    ),
+    "softbias.models.convert": ("convert",),
+    "softbias.models.inspect": ("Inspection", "inspect"),
+    "softbias.models.resize": ("resize",),
+    "softbias.models.storage": ("export", "load", "save"),
+    "softbias.models.weights": ("load_weights",),
+    "softbias.probes": ("register_probe",),
+    "softbias.runs.fit": ("fit",),
+    "softbias.runs.inference": ("evaluate", "explain", "predict"),
+    "softbias.runs.probing": ("probe",),
+    "softbias.sklearn": ("SoftbiasClassifier",),
+    "softbias.study.compare": ("compare",),
 }
+MODULES = {name: module for module, names in EXPORTS.items() for name in names}
+
+__all__ = ["__version__", *sorted(MODULES)]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in PLACES:
+    if name not in MODULES:
         raise AttributeError(f"module 'softbias' has no attribute {name!r}")
-    value = getattr(importlib.import_module(PLACES[name]), name)
+    value = getattr(importlib.import_module(MODULES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *PLACES})
+    return sorted({*globals(), *MODULES})
 
 
 environment.set_defaults()

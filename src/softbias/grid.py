@@ -1,4 +1,4 @@
-"""Where tokens sit: the only place that knows how a sequence of tokens is laid out on an image.
+"""The positions of tokens: nothing else knows how a sequence of tokens is laid out on an image.
 
 Shapes: N tokens = `prefix` tokens (a class token, say) followed by P = height × width patches, row by row.
 """
@@ -72,7 +72,7 @@ class Grid:
     def patches_only(self, attention: Tensor, *, renormalize: bool = False) -> Tensor:
         """An attention map without the prefix tokens' rows and columns.  # (…, N, N) -> (…, P, P)
 
-        With `renormalize` the rows that are left sum to one again.
+        With `renormalize` the remaining rows sum to one again.
         """
         if attention.shape[-2:] != (len(self), len(self)):
             raise SoftbiasError(f"{self} has maps of {len(self)} × {len(self)}, but got shape {tuple(attention.shape)}")
@@ -86,8 +86,9 @@ class Grid:
         return resized.reshape(*values.shape[:-1], to.patches).to(values.dtype)
 
     def as_image(self, tokens: Tensor) -> Tensor:
-        """The patch tokens as a picture.  # (B, N, C) -> (B, C, height, width)"""
-        return tokens[:, self.prefix :].mT.unflatten(-1, (self.height, self.width))
+        """The patch tokens as an image.  # (B, N, C) -> (B, C, height, width)"""
+        image: Tensor = tokens[:, self.prefix :].mT.unflatten(-1, (self.height, self.width))
+        return image
 
     def as_tokens(self, image: Tensor) -> Tensor:
         """The inverse of `as_image` for a grid without prefix.  # (B, C, height, width) -> (B, P, C)"""

@@ -82,7 +82,7 @@ class Attention(nn.Module):
         if not isinstance(grid, Grid):
             raise SoftbiasError(f"grid must be a softbias.grid.Grid, but got {grid!r}")
         self.width, self.heads, self.grid = width, heads, grid
-        self.scale = (width // heads) ** -0.5
+        self.scale: float = (width // heads) ** -0.5
         self.reads = reads
         self.qkv = nn.Linear(width, len(reads) * width, bias=qkv_bias)
         self.proj = nn.Linear(width, width)

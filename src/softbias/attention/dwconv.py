@@ -3,10 +3,10 @@
     static    y = proj(K ⋆ value(x))          K: one k × k kernel per channel, learned
     dynamic   y = proj(K(x) ⋆ value(x))       K(x): one k × k kernel per channel and image, predicted from the mean token
 
-Han et al. (2022) show how close such mixers come to window attention: both weigh a neighbourhood per channel; attention
-computes the weights per place, the dynamic convolution per image, the static one not at all.
+Han et al. (2022) show how close such mixers come to window attention: both weigh a neighborhood per channel. Attention computes
+the weights per position, the dynamic convolution per image, and the static one has fixed weights.
 
-`heads` belongs to every mechanism's signature; a mixer has one kernel per channel and no heads.
+`heads` belongs to the signature of every mechanism; a mixer has one kernel per channel and no heads.
 """
 
 from __future__ import annotations
@@ -64,13 +64,16 @@ class DepthwiseConv(Attention):
     def forward(self, x: Tensor) -> Tensor:
         self.check_input(x)
         image = self.grid.as_image(self.qkv(x))  # (B, C, height, width)
-        if not self.dynamic:
-            return self.proj(self.grid.as_tokens(self.mix(image)))
-        kernels = self.kernel(relu(self.squeeze(x.mean(1)))).unflatten(-1, (-1, 1, self.kernel_size, self.kernel_size))
-        mixed = conv2d(  # every image has its own kernels, so images become groups of one convolution
-            image.flatten(0, 1)[None],
-            kernels.flatten(0, 1),
-            padding=self.kernel_size // 2,
-            groups=image[:, :, 0, 0].numel(),
-        )
-        return self.proj(self.grid.as_tokens(mixed[0].unflatten(0, (-1, self.width))))
+        if self.dynamic:
+            kernels = self.kernel(relu(self.squeeze(x.mean(1)))).unflatten(-1, (-1, 1, self.kernel_size, self.kernel_size))
+            mixed = conv2d(  # every image has its own kernels, so images become groups of one convolution
+                image.flatten(0, 1)[None],
+                kernels.flatten(0, 1),
+                padding=self.kernel_size // 2,
+                groups=image[:, :, 0, 0].numel(),
+            )
+            mixed = mixed[0].unflatten(0, (-1, self.width))
+        else:
+            mixed = self.mix(image)
+        out: Tensor = self.proj(self.grid.as_tokens(mixed))
+        return out

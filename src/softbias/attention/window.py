@@ -1,4 +1,4 @@
-"""Window attention: full attention among the patches of a neighbourhood (Ramachandran et al., 2019; Liu et al., 2021).
+"""Window attention: full attention among the patches of a neighborhood (Ramachandran et al., 2019; Liu et al., 2021).
 
     A = softmax over the keys inside the window of the query of Q Kᵀ / √D, zero elsewhere
 
@@ -75,7 +75,7 @@ class Tiling:
         query = start + torch.arange(self.tile)[:, None]
         key = start + torch.arange(self.reach) - self.halo
         inside = (key >= 0) & (key < self.side)
-        padding = (query < 0) | (query >= self.side)  # sees whatever is there: a softmax over nothing would be NaN
+        padding = (query < 0) | (query >= self.side)  # sees every key: a softmax over nothing would be NaN
         near = (key - query).abs() <= self.window // 2 if self.sliding else torch.ones_like(inside)
         return inside & (near | padding)
 
@@ -141,8 +141,8 @@ class Window(Attention):
             return self.merge(patches)
         return self.merge(torch.cat([dot_product_attention(q[:, :, :first], k, v, scale=self.scale), patches], dim=2))
 
-    # Heads are folded into the batch and tiles take their place, (B·H, T, …): four dimensions, as the fused kernels want
-    # them, and one mask for all images and heads.
+    # Heads are folded into the batch, and tiles become the second dimension, (B·H, T, …): fused kernels want four dimensions,
+    # and one mask serves all images and heads.
 
     def query_tiles(self, q: Tensor) -> Tensor:
         """# (B, H, P, D) -> (B·H, T, tile², D)"""
@@ -166,7 +166,8 @@ class Window(Attention):
         x = tiles.unflatten(2, (rows.tile, columns.tile)).unflatten(1, (rows.tiles, columns.tiles))
         x = x.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # (B·H, padded height, padded width, D)
         x = x[:, rows.before : rows.before + rows.side, columns.before : columns.before + columns.side]
-        return x.flatten(1, 2).unflatten(0, (-1, self.heads))
+        patches: Tensor = x.flatten(1, 2).unflatten(0, (-1, self.heads))
+        return patches
 
     def padded(self, x: Tensor, *, halo: bool) -> Tensor:
         """# (B, H, P, D) -> (B·H, padded height, padded width, D)"""

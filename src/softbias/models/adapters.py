@@ -170,19 +170,20 @@ class TimmGatedAttention(ForeignAttention):
         return torch.cat([self.source.qk(x), self.source.v(x)], -1).reshape(*x.shape[:2], 3, self.heads, -1)
 
     def mixture(self) -> Mixture:
-        return Mixture(self.source.gating_param.sigmoid().flatten(), self.bias_map())
+        return Mixture(self.share(), self.bias_map())
+
+    def share(self) -> Tensor:
+        """g, the share of position.  # (H,)"""
+        share: Tensor = self.source.gating_param.sigmoid()
+        return share.flatten()
 
     def attention_map(self, x: Tensor) -> Tensor:
-        share, positional = self.mixture()
-        assert share is not None
-        g = share[:, None, None]
-        return (1 - g) * super().attention_map(x) + g * positional
+        g = self.share()[:, None, None]
+        return (1 - g) * super().attention_map(x) + g * self.bias_map()
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        share, positional = self.mixture()
-        assert share is not None and positional is not None
-        content_out, position_out = super().attend(q, k, v), positional.to(v.dtype) @ v
-        return torch.lerp(content_out, position_out, share[:, None, None].to(v.dtype))
+        content_out, position_out = super().attend(q, k, v), self.bias_map().to(v.dtype) @ v
+        return torch.lerp(content_out, position_out, self.share()[:, None, None].to(v.dtype))
 
     def bias_map(self) -> Tensor:
         offsets = self.grid.offsets().to(self.source.pos_proj.weight)
@@ -191,7 +192,7 @@ class TimmGatedAttention(ForeignAttention):
         return scores.permute(2, 0, 1).softmax(-1)
 
     def bias_rows(self) -> list[BiasRow]:
-        return by_head(gate_rows(self.source.gating_param.sigmoid().flatten()) + bump_rows(self.source.pos_proj.weight))
+        return by_head(gate_rows(self.share()) + bump_rows(self.source.pos_proj.weight))
 
     def projections(self) -> dict[str, Tensor]:
         raise ConversionError("convert cannot read timm's ConViT; load its weights into ours with softbias.load_weights first")

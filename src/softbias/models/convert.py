@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from torch import nn
 
@@ -54,7 +54,7 @@ def convert(model: Model, blocks: int | Iterable[int], attention: str, **options
             inner.spec, inner.name = replace(inner.spec, layers=tuple(layers)), None
         else:
             inner.blocks[index].attn = Replacement(mechanism, layer.describe())
-    return converted
+    return cast(Model, converted)
 
 
 def replacement(layer: Layer, source: Attention) -> Attention:

@@ -53,4 +53,4 @@ def count_macs(model: nn.Module, channels: int, height: int, width: int) -> int:
     with FlopCounterMode(display=False) as counter:
         model.eval()(images)
     model.train(training)
-    return counter.get_total_flops() // 2
+    return int(counter.get_total_flops()) // 2

@@ -20,7 +20,7 @@ from softbias.models.spec import Layer, ModelSpec
 class DropPath(nn.Module):
     """In training leaves a branch out for some images, and counts it more for the others (Huang et al., 2016).
 
-    timm's, number for number; ours, because importing timm takes longer than all else that a model needs.
+    It gives the same numbers as timm's. Importing timm would take longer than everything else that a model needs.
     """
 
     def __init__(self, drop_prob: float) -> None:
@@ -52,18 +52,19 @@ class PatchEmbed(nn.Module):
                 f"this model takes images of shape (batch, {self.in_chans}, {self.img_size[0]}, {self.img_size[1]}), "
                 f"but got {tuple(images.shape)}; softbias.resize(model, img_size) makes it fit another size"
             )
-        return self.proj(images).flatten(2).mT.contiguous()  # the residual stream keeps this layout through all blocks
+        patches: Tensor = self.proj(images)
+        return patches.flatten(2).mT.contiguous()  # the residual stream keeps this layout through all blocks
 
 
-def sinusoid(places: Tensor, channels: int) -> Tensor:
+def sinusoid(coordinates: Tensor, channels: int) -> Tensor:
     """sin and cos of a coordinate at geometrically falling frequencies (Vaswani et al., 2017).  # (P,) -> (P, channels)"""
     rates = torch.exp(torch.arange(channels // 2) * (-math.log(10_000.0) / (channels // 2)))
-    angles = places[:, None] * rates
+    angles = coordinates[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
 def fixed_positions(grid: Grid, width: int, kind: str) -> Tensor:
-    """Half of the channels tell the row and half the column, or all of them the index; a prefix token gets zeros.  # (N, C)"""
+    """Half of the channels encode the row and half the column, or all of them the index; prefix tokens get zeros.  # (N, C)"""
     if kind == "sinusoid_1d":
         patches = sinusoid(torch.arange(grid.patches).float(), width)
     else:
@@ -80,7 +81,8 @@ class FeedForward(nn.Module):
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(self.act(self.fc1(x)))
+        out: Tensor = self.fc2(self.act(self.fc1(x)))
+        return out
 
 
 def build_feed_forward(spec: ModelSpec) -> nn.Module:
@@ -90,7 +92,7 @@ def build_feed_forward(spec: ModelSpec) -> nn.Module:
 
 
 def build_attention(layer: Layer, width: int, heads: int, grid: Grid, **defaults: Any) -> Attention:
-    """A mechanism by name; an option that it does not know is an error, and `defaults` give way to its options."""
+    """A mechanism by name. An unknown option is an error; the options of the layer override `defaults`."""
     mechanism = find_attention(layer.attention)
     known = list(mechanism.__init__.__kwdefaults__ or {})
     for name in layer.options:
@@ -133,16 +135,20 @@ class Block(nn.Module):
             self.positions.copy_(self.position_scale * fixed_positions(grid, width, self.position_kind))
 
     def attend(self, x: Tensor) -> Tensor:
-        return self.drop_path1(self.dropout(self.attn(x if self.positions is None else x + self.positions)))
+        out: Tensor = self.drop_path1(self.dropout(self.attn(x if self.positions is None else x + self.positions)))
+        return out
 
     def feed(self, x: Tensor) -> Tensor:
-        return self.drop_path2(self.dropout(self.mlp(x)))
+        out: Tensor = self.drop_path2(self.dropout(self.mlp(x)))
+        return out
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.pre_norm:
             x = self.norm1(x + self.attend(x))
-            return self.norm2(x + self.feed(x))
-        near = self.norm1(x)
-        x = (near if self.normalized else x) + self.attend(near)
-        near = self.norm2(x)
-        return (near if self.normalized else x) + self.feed(near)
+            x = self.norm2(x + self.feed(x))
+            return x
+        normed = self.norm1(x)
+        x = (normed if self.normalized else x) + self.attend(normed)
+        normed = self.norm2(x)
+        x = (normed if self.normalized else x) + self.feed(normed)
+        return x

@@ -1,8 +1,7 @@
 """The same model for images of another size.
 
     positions       learned ones are interpolated over the grid (bicubic), fixed ones are computed anew
-    gated, positional, window, convolutions    know offsets only and stay as they are
-    masks           un-rolled, interpolated over the query grid and over the key grid, rolled back and refitted to their rank
+    attention       `Attention.resize_state`: most mechanisms know offsets alone and stay as they are
     flatten head    interpolated over the grid and scaled by old / new patches, so that logits keep their size
 
 Shapes: H heads, N tokens, P patches, C channels, K classes.
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from softbias.attention import find_attention
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
+from softbias.models import build
 from softbias.models.layers import Block
 from softbias.models.spec import ModelSpec, Spec, pair
 from softbias.models.vit import VisionTransformer
@@ -40,10 +40,7 @@ def resize(model: Model, img_size: int | tuple[int, int]) -> Model:
     if not isinstance(model, VisionTransformer):  # convolutions fit any size
         same: Any = copy.deepcopy(model)
         same.spec = spec
-        return same
-
-    from softbias.models import build
-
+        return cast(Model, same)
     like = model.norm.weight
     resized: Any = build(spec).to(device=like.device, dtype=like.dtype).train(model.training)
     old, new = model.grid(0), resized.grid(0)
@@ -60,7 +57,7 @@ def resize(model: Model, img_size: int | tuple[int, int]) -> Model:
     resized.load_state_dict(state)
     for name in ("name", "class_names", "grad_checkpointing"):
         setattr(resized, name, getattr(model, name))
-    return resized
+    return cast(Model, resized)
 
 
 def with_possible_options(spec: Spec) -> Spec:

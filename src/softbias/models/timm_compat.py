@@ -30,7 +30,7 @@ TIMM_NAMES = {  # timm's names for options that have other names here
 POOLS = {"avg": "average", "token": "token", "flatten": "flatten"}
 
 
-class ResNet(TimmResNet):  # type: ignore[misc]  # timm has no types
+class ResNet(TimmResNet):
     """ResNet (He et al., 2016) with a stem that fits the image: timm's network, built from our spec.
 
     At 32 px the usual stem (7 × 7 of stride 2, then a max-pool) leaves an 8 × 8 map before the first block. The small stem is
@@ -41,8 +41,9 @@ class ResNet(TimmResNet):  # type: ignore[misc]  # timm has no types
     class_names: tuple[str, ...] | None = None
 
     def __init__(self, spec: ResNetSpec) -> None:
+        block: Any = Bottleneck if spec.bottleneck else BasicBlock
         super().__init__(
-            Bottleneck if spec.bottleneck else BasicBlock,
+            block,
             spec.blocks,
             channels=spec.channels,
             num_classes=spec.num_classes,
@@ -51,7 +52,8 @@ class ResNet(TimmResNet):  # type: ignore[misc]  # timm has no types
         )
         self.spec = spec
         if spec.stem == "small":
-            stem = nn.Conv2d(spec.in_chans, self.bn1.num_features, 3, padding=1, bias=False)
+            width: Any = self.bn1.num_features
+            stem = nn.Conv2d(spec.in_chans, width, 3, padding=1, bias=False)
             nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
             self.add_module("conv1", stem)
             self.add_module("maxpool", nn.Identity())

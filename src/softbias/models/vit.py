@@ -1,4 +1,4 @@
-"""One VisionTransformer for every transformer of this library; what differs is in its spec.
+"""One VisionTransformer for every transformer of this library; they differ in their specs.
 
     images -> patches + positions -> blocks (a class token joins before block k) -> norm -> pool -> head -> logits
 
@@ -66,7 +66,7 @@ class VisionTransformer(nn.Module):
             self.fixed_positions.copy_(self.spec.position_scale * positions)
 
     def init_weights(self) -> None:
-        """Truncated normal of .02 as in ViT, then what each mechanism asks for."""
+        """Truncated normal of .02 as in ViT, then the initial values of each mechanism."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02)
@@ -94,14 +94,16 @@ class VisionTransformer(nn.Module):
                 x = checkpoint(block, x, use_reentrant=False)
             else:
                 x = block(x)
-        return self.norm(x)
+        out: Tensor = self.norm(x)
+        return out
 
     def embed(self, images: Tensor) -> Tensor:
         x = self.patch_embed(images)
         if self.spec.class_token == 0:
             x = self.join_class_token(x)
         positions = self.pos_embed if self.pos_embed is not None else self.fixed_positions
-        return self.dropout(x if positions is None else x + positions)
+        out: Tensor = self.dropout(x if positions is None else x + positions)
+        return out
 
     def join_class_token(self, x: Tensor) -> Tensor:
         assert self.cls_token is not None
@@ -113,15 +115,17 @@ class VisionTransformer(nn.Module):
         A flatten head goes from all tokens to logits in one step; the feature vector of such a model is the average patch.
         """
         if self.spec.pool == "flatten" and self.num_classes and not pre_logits:
-            return self.head(self.patches(x).flatten(1))
-        pooled = x[:, 0] if self.spec.pool == "token" else self.patches(x).mean(1)
-        return pooled if pre_logits else self.head(pooled)
+            pooled = self.patches(x).flatten(1)
+        else:
+            pooled = x[:, 0] if self.spec.pool == "token" else self.patches(x).mean(1)
+        out: Tensor = pooled if pre_logits else self.head(pooled)
+        return out
 
     def patches(self, x: Tensor) -> Tensor:
         return x[:, self.grid(len(self.blocks) - 1).prefix :]
 
     def grid(self, block: int) -> Grid:
-        """Where the tokens of a block sit."""
+        """The positions of the tokens of a block."""
         return self.spec.grid(block)
 
     # timm's conventions
