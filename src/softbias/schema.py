@@ -91,7 +91,10 @@ def from_keys(kind: Any, given: Any, where: str, path: str) -> dict[str, Any]:
 
 
 def from_union(kind: Any, given: Any, where: str, path: str) -> Any:
+    """The first type of the union that fits; a mapping is meant as its dataclass, whose error names the field."""
     for option in get_args(kind):
+        if dataclasses.is_dataclass(option) and isinstance(given, Mapping):
+            return convert(option, given, where, path)
         try:
             return convert(option, given, where, path)
         except SchemaError:

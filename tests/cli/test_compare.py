@@ -107,7 +107,7 @@ MISTAKES = {
     ("compare", "fashion", "--models", "deit_nano", "--fractions", "ten"): "--fractions takes numbers separated by commas",
     ("compare", "fashion", "--models", "deit_nano", "--fractions", "0", "--recipe", "quick"): "at most 1, but is 0",
     ("compare", "fashion", "--models", "deit_nano", "--fractions", "10,100", "--recipe", "quick"): "for 10 % give 0.1",
-    ("compare", "fashion", "--models", "deit_nano", "--seeds", "x"): "seeds takes how many there are",
+    ("compare", "fashion", "--models", "deit_nano", "--seeds", "x"): "seeds takes their number",
     ("compare", "fashion", "--models", "deit_nano", "--recipe.lrr", "1"): "did you mean --lr?",
     ("compare", "fashoin", "--models", "deit_nano"): "did you mean 'fashion'?",
     (

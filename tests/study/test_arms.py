@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from softbias.errors import SoftbiasError
 from softbias.runs.spec import RunSpec
 from softbias.study.arms import Arm, Pretrain, arms_from, parse_arm, read_arm, split_arms
 from softbias.study.plan import PlannedRun, in_order
@@ -43,14 +44,14 @@ def test_an_arm_may_be_pretrained_and_named():
 
 MISTAKES = {
     "@lr=1": "an arm is MODEL or MODEL@NAME=VALUE",
-    "": "there is nothing",
+    "": "an arm is empty",
     "lr=1e-3": "an arm is MODEL",
     "deit_nano@lr": "an override of an arm is NAME=VALUE, such as lr=1e-3, but got 'lr'",
     "deit_nano@epochs=-1": "epochs must be at least 0.0, but epochs=-1.0",
-    "deit_nano@lr=fast": "'deit_nano@lr=fast': could not convert string to float",
+    "deit_nano@lr=fast": "'deit_nano@lr=fast': lr must be a number, but is 'fast'",
     "deit_nano@pretrain=arvit": "there is no recipe 'arvit'",
     "deit_nano@finetune=some": "full or linear, but finetune='some'",
-    "deit_nano,,convit_nano": "nothing between two of them",
+    "deit_nano,,convit_nano": "an arm is empty",
 }
 
 
@@ -90,15 +91,21 @@ def test_a_study_by_hand_may_be_short(tmp_path):
 
 
 FILES = {
-    "data: fashion": "a study needs name",
+    "data: fashion": "name is missing",
     "name: x\ndata: fashion\narms: [deit_nano]\nfration: 3": "did you mean 'fractions'?",
-    "name: x\ndata: fashion\narms: [{name: a}]": "an arm needs a model",
-    "name: x\ndata: fashion\narms: [deit_nano, deit_nano]": "deit_nano stands there twice",
+    "name: x\ndata: fashion\narms: [{name: a}]": "arms[0]: model is missing",
+    "name: x\ndata: fashion\narms: [deit_nano, deit_nano]": "deit_nano is repeated",
     "name: x\ndata: fashion\narms: [deit_nano]\nfractions: [0]": "more than 0 and at most 1, but is 0",
     "name: x\ndata: fashion\narms: [deit_nano]\nfractions: [30]": "for 30 % give 0.3",
-    "name: x\ndata: fashion\narms: [deit_nano]\nbudget: time": "there is no budget 'time'",
+    "name: x\ndata: fashion\narms: [deit_nano]\nbudget: time": "budget must be 'steps' or 'epochs' or 'flops', but is 'time'",
     "name: a/b\ndata: fashion\narms: [deit_nano]": "a study's name is made of letters",
-    "- x": "must hold settings by name",
+    "- x": "must be settings by name",
+    "name: x\ndata: fashion\narms: [deit_nano]\nseeds: 1000000000": "at most 100,000, but seeds=1,000,000,000",
+    "name: x\ndata: fashion\narms: [deit_nano]\nseeds: [1, x]": "seeds must be a whole number or a list of a whole number",
+    "name: x\ndata: fashion\narms: [deit_nano, vit@lr=big]": "lr must be a number, but is 'big'",
+    "name: x\ndata: fashion\narms: [deit_nano]\nrecipe: {epochs: many}": "recipe: epochs must be a number, but is 'many'",
+    "name: x\ndata: fashion\narms: [{model: m, pretrain: {fraction: 1}}]": "there is no field of pretrain 'fraction'",
+    "name: x\ndata: fashion\narms: [deit_nano]\npublished: [{arm: a}]": "published[0].data is missing",
     "name: [": "cannot be read",
 }
 
@@ -131,10 +138,18 @@ def test_runs_come_after_those_they_need():
 
 
 def test_seeds_are_a_number_or_a_list():
-    assert parse_seeds("1") == (0,) and parse_seeds(2) == (0, 1) and parse_seeds("5,7") == (5, 7)
-    for wrong in ("0", "-1", "a", "1.5"):
-        with pytest.raises(ValueError, match="seeds takes how many"):
+    assert parse_seeds("1") == (0,) and parse_seeds("2") == (0, 1) and parse_seeds("5,7") == (5, 7)
+    for wrong in ("-1", "a", "1.5"):
+        with pytest.raises(SoftbiasError, match="seeds takes their number"):
             parse_seeds(wrong)
+    for wrong in ("0", "1000000000", "9" * 30):
+        with pytest.raises(SoftbiasError, match=r"at least 1 and at most 100,000"):
+            parse_seeds(wrong)
+
+
+def test_a_study_of_absurdly_many_runs_is_refused_before_anything_is_planned():
+    with pytest.raises(SoftbiasError, match=r"1 sets × 2 arms × 1 fractions × 60,000 seeds are 120,000 runs"):
+        study(seeds=range(60_000))
 
 
 def test_ids_ignore_what_is_as_usual_and_where_things_lie():

@@ -17,7 +17,7 @@ from softbias.regularizers import parse_regularizers
 from softbias.regularizers.attach import find_sites
 from softbias.study import plan, progress
 from softbias.study.arms import read_recipe
-from softbias.study.compare import Outcome
+from softbias.study.compare import Comparison
 from softbias.study.estimate import StudyPlan
 from softbias.study.papers import CATALOGUE, SCALES, Measured, find_study, reproducing
 from softbias.study.papers.measuring import over_seeds
@@ -162,10 +162,10 @@ def test_published_numbers_are_those_of_the_documents():
 def test_at_smoke_scale_absent_sets_are_replaced_and_the_study_says_so():
     spec = find_study("arvit-table1").spec("smoke")
     assert spec.data == ("fashion",) and {arm.pretrain.data for arm in spec.arms} == {"fashion"}
-    assert any("cifar10, cifar100, flowers102, imagenette, imagewoof" in note and "fashion" in note for note in spec.notes)
-    assert any("imagenet is too large" in note for note in spec.notes)  # for the pre-training
+    assert any("cifar10, cifar100, flowers102, imagenette, imagewoof" in note and "fashion" in note for note in spec.warnings)
+    assert any("imagenet is too large" in note for note in spec.warnings)  # for the pre-training
     assert find_study("arvit-table1").spec("small").data[0] == "cifar10"
-    assert any("imagenet is too large" in note for note in find_study("convit-sizes").spec("smoke").notes)
+    assert any("imagenet is too large" in note for note in find_study("convit-sizes").spec("smoke").warnings)
 
 
 def test_at_smoke_scale_a_set_that_is_there_is_taken(tmp_path):
@@ -175,7 +175,7 @@ def test_at_smoke_scale_a_set_that_is_there_is_taken(tmp_path):
         np.save(folder / f"{part}_images.npy", np.zeros((count, 32, 32, 3), np.uint8))
         np.save(folder / f"{part}_labels.npy", np.arange(count) % 10)
     spec = find_study("eth-cifar10").spec("smoke", data_dir=tmp_path / "sets")
-    assert spec.data == ("cifar10",) and not any("fashion" in note for note in spec.notes)
+    assert spec.data == ("cifar10",) and not spec.warnings
     assert find_study("eth-cifar10").spec("smoke", seeds=(4, 5)).seeds == (4, 5)
 
 
@@ -223,7 +223,7 @@ class Heard(progress.StudyDisplay):
 def finished_study(monkeypatch, tmp_path, **more):
     """A named study whose runs are there at once, and what happens after them, in order."""
     happened = []
-    outcome = Outcome(tmp_path, StudyPlan((), (), {}, {}), pandas.DataFrame({"arm": ["a"]}), **more)
+    outcome = Comparison(tmp_path, StudyPlan((), (), {}, {}), pandas.DataFrame({"arm": ["a"]}), **more)
     monkeypatch.setattr(reproducing, "run_study", lambda *_, **settings: happened.append(settings["report"]) or outcome)
     monkeypatch.setattr(reproducing, "make_report", lambda folder, _: happened.append("report") or folder / "report.html")
     return happened

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_several_studies_share_a_store(little_study, tmp_path):
     do(little_study("resnet_nano", seeds=1, fractions=1, store=shared, out=tmp_path / "c"), tmp_path / "c")
     done, display = do(little_study("deit_nano,convit_nano", seeds=1, store=shared, out=tmp_path / "b"), tmp_path / "b")
     assert all(label.startswith("convit_nano") for label in display.started) and len(display.started) == 2
-    assert len(done.frame) == 4 and set(done.frame["arm"]) == {"deit_nano", "convit_nano"}  # not what others left there
+    assert len(done.runs) == 4 and set(done.runs["arm"]) == {"deit_nano", "convit_nano"}  # not what others left there
     assert len(runs_frame(shared)) == 5
 
 
@@ -81,10 +82,10 @@ def test_one_failing_run_does_not_stop_the_others_and_is_tried_again(little_stud
     spec = little_study(fractions=1)
     done, _ = do(spec, tmp_path)
     ((label, error),) = done.failed
-    assert "deit_nano · 100 % · seed 1" in label and error == "RuntimeError: the lamp went out" and len(done.frame) == 3
+    assert "deit_nano · 100 % · seed 1" in label and error == "RuntimeError: the lamp went out" and len(done.runs) == 3
     monkeypatch.setattr(task_module, "train_run", real)
     done, display = do(spec, tmp_path)
-    assert display.started == ["deit_nano · 100 % · seed 1"] and not done.failed and len(done.frame) == 4
+    assert display.started == ["deit_nano · 100 % · seed 1"] and not done.failed and len(done.runs) == 4
     assert not list(tmp_path.glob("runs/*/failure.json"))
 
 
@@ -102,7 +103,7 @@ def test_fine_tunes_start_from_the_pretraining_they_share(little_study, tmp_path
     )
     done, display = do(spec, tmp_path)
     assert display.started[0].startswith("arvit_nano pre-training") and len(display.started) == 5 and not done.failed
-    frame = done.frame
+    frame = done.runs
     (first,) = frame[frame["pretext"]]["run"]
     body = softbias.load(f"{first}/model").state_dict()
     probed = softbias.load(frame[frame["arm"] == "probe"]["run"].iloc[0] + "/model").state_dict()
@@ -132,15 +133,19 @@ def test_a_half_written_run_is_done_again(little_study, tmp_path):
     assert len(display.started) == 2 and outcome(tmp_path) == whole
 
 
-def test_the_library_returns_a_table_and_names_the_study(pictures, tmp_path, monkeypatch):
+def test_the_library_returns_a_comparison_that_a_notebook_shows(pictures, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    frame = softbias.compare(
+    done = softbias.compare(
         pictures, ["deit_nano", "convit_nano@strength=2"], seeds=1, recipe="quick", device="cpu", report=False, **SHORT
     )
-    assert len(frame) == 2 and frame.attrs["study"] == "studies/bright" and frame.attrs["failed"] == []
+    frame = done.runs
+    assert len(frame) == 2 and done.path == Path("studies/bright") and done.failed == () and done.report is None
+    assert list(done.summary["arm"]) == ["deit_nano", "convit_nano@strength=2"] and len(done.differences) == 1
+    page = done._repr_html_()
+    assert "convit_nano@strength=2" in page and "n = 1" in page and done.headline in page
     assert frame["baseline_accuracy"].notna().all()
     again = softbias.compare(pictures, "deit_nano", seeds=1, device="cpu", report=False)  # the recipe is the study's
-    assert list(again["run"]) == list(frame["run"])
+    assert list(again.runs["run"]) == list(frame["run"])
     with pytest.raises(ValueError, match=r"studies/bright holds a study already, and its recipe was another"):
         softbias.compare(pictures, "deit_nano", seeds=1, device="cpu", lr=0.5)
 
@@ -154,7 +159,14 @@ def test_a_study_keeps_its_words_and_its_published_numbers_when_an_arm_is_added(
         "value": 0.9,
         "note": "table 2",
     }
-    words = {"title": "A title", "question": "Why?", "source": "somebody", "notes": ("so it is",), "published": (number,)}
+    words = {
+        "title": "A title",
+        "question": "Why?",
+        "source": "somebody",
+        "notes": ("so it is",),
+        "warnings": ("beware",),
+        "published": (number,),
+    }
     write_study(replace(little_study("deit_nano"), **words), tmp_path)
     grown = little_study("convit_nano", out=tmp_path)
     assert [arm.name for arm in grown.arms] == ["deit_nano", "convit_nano"]

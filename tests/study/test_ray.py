@@ -110,7 +110,7 @@ def test_a_study_survives_the_loss_of_a_node(little_study, tmp_path, monkeypatch
     finally:
         ray.shutdown()
         cluster.shutdown()
-    assert len(killed) == 1 and not done.failed and len(done.frame) == 3
+    assert len(killed) == 1 and not done.failed and len(done.runs) == 3
     assert any("was lost" in text and "continues from its checkpoint" in text for text in display.messages), display.messages
     assert any(note.kind == "run-continued" and note.values["step"] > 0 for note in display.notes)
     assert display.at_once in (1, 2) and {id for id, _ in display.events} == set(display.work)  # each was seen on its way

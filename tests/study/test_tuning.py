@@ -35,7 +35,7 @@ def test_every_arm_has_as_many_trials_none_sees_the_test_pictures_and_the_choice
         assert row["trials"][0]["lr"] == spec.recipe.lr  # the recipe itself is the first trial
         best = max(row["trials"], key=lambda trial: trial["validation_accuracy"])
         assert row["chosen"] == {"lr": best["lr"], "weight_decay": best["weight_decay"]}
-        (run,) = done.frame[done.frame["arm"] == row["arm"]]["run"]
+        (run,) = done.runs[done.runs["arm"] == row["arm"]]["run"]
         recipe = Run(Path(run)).spec.recipe
         assert recipe.lr == best["lr"] and recipe.val_fraction == spec.recipe.val_fraction
     before = {file: file.stat().st_mtime_ns for file in trials}

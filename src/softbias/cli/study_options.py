@@ -17,7 +17,7 @@ from softbias.errors import SoftbiasError
 from softbias.pages.format import count
 
 if TYPE_CHECKING:
-    from softbias.study.compare import Outcome
+    from softbias.study.compare import Comparison
     from softbias.study.spec import StudySpec
 
 
@@ -69,7 +69,7 @@ class CompareOptions(ExecutionOptions):
     data_dir: Annotated[Path | None, flag("FOLDER", "Where named sets lie; $SOFTBIAS_DATA if not given.")] = None
 
 
-def run(spec: StudySpec, options: ExecutionOptions, perform: Callable[..., Outcome] | None = None) -> int:
+def run(spec: StudySpec, options: ExecutionOptions, perform: Callable[..., Comparison] | None = None) -> int:
     """Run a study, by `run_study` if not otherwise, and print what came of it.
 
     The exit status is 1 where a run, or the report, failed.
@@ -96,13 +96,13 @@ def run(spec: StudySpec, options: ExecutionOptions, perform: Callable[..., Outco
         print(f"softbias: {label} failed: {error}", file=sys.stderr)
     if done.failed:
         print(f"softbias: {count(len(done.failed), 'run')} failed; the same command tries them again", file=sys.stderr)
-    wanted = options.report and not options.dry_run and len(done.frame)
+    wanted = options.report and not options.dry_run and len(done.runs)
     return 1 if done.failed or (wanted and done.report is None) else 0
 
 
-def show(done: Outcome, options: ExecutionOptions) -> None:
+def show(done: Comparison, options: ExecutionOptions) -> None:
     if options.json:
-        rows = json_module.loads(done.frame.to_json(orient="records", date_format="iso"))
+        rows = json_module.loads(done.runs.to_json(orient="records", date_format="iso"))
         event = {"event": "study", "path": str(done.path), "runs": len(done.plan.runs), "missing": len(done.plan.missing)}
         event |= {"seconds": sum(done.plan.seconds.values()), "report": str(done.report) if done.report else None}
         print(json_module.dumps({**event, "failed": [list(pair) for pair in done.failed], "rows": rows}), flush=True)
@@ -116,11 +116,11 @@ def show(done: Outcome, options: ExecutionOptions) -> None:
         return
     from softbias.study.comparison import print_accuracies
 
-    print_accuracies(done.frame)
+    print_accuracies(done.runs)
     print(f"the report: {done.report}" if done.report else f"the runs: {done.path}")
 
 
-def show_plan(done: Outcome) -> None:
+def show_plan(done: Comparison) -> None:
     """Every arm and set: runs, missing ones, and the time they take one after another."""
     from rich.console import Console
     from rich.table import Table

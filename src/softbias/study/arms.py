@@ -1,4 +1,4 @@
-"""Arms: a model plus overrides, in one line or field by field. Settings only, without torch."""
+"""Arms: a model plus overrides, in one line or field by field. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from softbias.data.augment.settings import Augmentation
 from softbias.errors import SoftbiasError
-from softbias.runs.spec import non_default
-from softbias.training.recipe import Recipe, checked_fields, find_recipe, plain_value, tuple_value
+from softbias.runs.spec import checked_fraction, non_default
+from softbias.schema import SchemaError, convert, from_plain
+from softbias.training.recipe import Recipe, find_recipe, plain_value, tuple_value
 
-WORDS = {"true": True, "false": False, "none": None}
+CONSTANTS = {"true": True, "false": False, "none": None}
+FIELDS = {**get_type_hints(Augmentation), **get_type_hints(Recipe)}  # of a recipe and of its augmentation, with their types
+PRETRAINING = "arvit-pretrain"
 
 
 @dataclass(frozen=True)
 class Pretrain:
-    """A training without labels that fine-tunes share.
+    """A training without labels that fine-tunings share.
 
-    data       the arm's own if not given
-    train_fraction   share of its pictures; None: as many as the fine-tuned run has
-    seed       None: that of the fine-tuned run
+    data             the arm's own if not given
+    train_fraction   share of its images; None: the share of the fine-tuned run
+    seed             None: the seed of the fine-tuned run
     """
 
     recipe: Recipe
@@ -31,13 +34,17 @@ class Pretrain:
     train_fraction: float | None = 1.0
     seed: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.train_fraction is not None:
+            object.__setattr__(self, "train_fraction", checked_fraction(self.train_fraction))
+
 
 @dataclass(frozen=True)
 class Arm:
     """A model plus overrides.
 
-    recipe         fields of the study's recipe (and of its augmentation) that this arm has otherwise; "preset" names another
-    pretrain       a training before, shared among the arm's fractions, and among arms that ask for the same
+    recipe         fields in which this arm differs from the study's recipe and its augmentation; "preset" names another recipe
+    pretrain       a training before, which the arm's fractions share, and other arms with the same one, too
     source         the folder of a finished run to start from instead
     finetune       after either: "full", or "linear" (the head alone)
     """
@@ -60,12 +67,38 @@ class Arm:
             raise SoftbiasError(f"finetune of the arm {self.name} is full or linear, but finetune={self.finetune!r}")
 
 
+@dataclass(frozen=True)
+class PretrainFields:
+    """`Pretrain` as a file has it."""
+
+    recipe: str | dict[str, Any] = PRETRAINING
+    data: str | None = None
+    train_fraction: float | None = 1.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class ArmFields:
+    """`Arm` as a file has it."""
+
+    model: str
+    name: str | None = None
+    model_options: dict[str, Any] = field(default_factory=dict)
+    recipe: dict[str, Any] = field(default_factory=dict)
+    data_options: dict[str, Any] = field(default_factory=dict)
+    pretrain: str | PretrainFields | None = None
+    source: str | None = None
+    finetune: Literal["full", "linear"] | None = None
+    pretrained: bool = False
+    weights: str | None = None
+
+
 def shallow(given: Any) -> dict[str, Any]:
     return {f.name: getattr(given, f.name) for f in dataclasses.fields(given)}
 
 
 def short_recipe(recipe: Recipe) -> dict[str, Any]:
-    """What differs from a plain `Recipe()`, so that a preset that changes later does not change the study."""
+    """The fields that differ from a plain `Recipe()`, so that a preset that changes later does not change the study."""
     return non_default(recipe.to_dict(), Recipe().to_dict())
 
 
@@ -79,7 +112,7 @@ def short_arm(arm: Arm) -> dict[str, Any]:
     return {name: plain_value(dict(value) if isinstance(value, Mapping) else value) for name, value in plain.items()}
 
 
-def read_recipe(given: str | Mapping[str, Any] | Recipe, base: Recipe | None = None) -> Recipe:
+def read_recipe(given: str | Mapping[str, Any] | Recipe, base: Recipe | None = None, where: str = "recipe") -> Recipe:
     """A preset's name, fields on top of `preset`, or a recipe.
 
     >>> read_recipe({"preset": "quick", "epochs": 3, "augmentation": {"flip": 0}}).epochs
@@ -92,25 +125,31 @@ def read_recipe(given: str | Mapping[str, Any] | Recipe, base: Recipe | None = N
     fields = dict(given)
     preset = fields.pop("preset", None)
     base = find_recipe(preset) if preset else base or Recipe()
-    inner = fields.pop("augmentation", {})
-    return base.with_overrides({**fields, **{f"augmentation.{name}": value for name, value in inner.items()}})
+    inner = convert(dict[str, Any], fields.pop("augmentation", {}), where, "augmentation")
+    fields |= {f"augmentation.{name}": value for name, value in inner.items()}
+    for name, value in fields.items():
+        kind = FIELDS.get(name.removeprefix("augmentation."))
+        if kind is not None and name != "compile":  # YAML reads a bare "on" or "off" as true or false
+            convert(kind, value, where, name)
+    return base.with_overrides(fields)
 
 
-def read_arm(given: str | Mapping[str, Any]) -> Arm:
+def read_arm(given: str | Mapping[str, Any], where: str = "arm") -> Arm:
     """An arm as a YAML file has it: in one line, or field by field."""
     if isinstance(given, str):
-        return parse_arm(given)
-    plain = checked_fields(Arm, given)
-    if "model" not in plain:
-        raise SoftbiasError(f"an arm needs a model, but has only {', '.join(sorted(plain)) or 'nothing'}")
-    plain.setdefault("name", plain["model"])
-    if isinstance(plain.get("pretrain"), str):
-        plain["pretrain"] = {"recipe": plain["pretrain"]}
-    if plain.get("pretrain"):
-        inner = checked_fields(Pretrain, plain["pretrain"])
-        plain["pretrain"] = Pretrain(**{**inner, "recipe": read_recipe(inner.get("recipe", "arvit-pretrain"))})
+        try:
+            return parse_arm(given)
+        except SoftbiasError as error:
+            raise SchemaError(f"{where}: {error}") from error
+    plain = shallow(from_plain(ArmFields, given, where))
+    plain["name"] = plain["name"] or plain["model"]
+    before = plain["pretrain"]
+    if before is not None:
+        before = PretrainFields(before) if isinstance(before, str) else before
+        plain["pretrain"] = Pretrain(**{**shallow(before), "recipe": read_recipe(before.recipe, where=f"{where}: pretrain")})
     for name in ("model_options", "recipe", "data_options"):  # YAML has no tuples, and an arm read back is the same arm
-        plain[name] = {key: tuple_value(value) for key, value in plain.get(name, {}).items()}
+        plain[name] = {key: tuple_value(value) for key, value in plain[name].items()}
+    read_recipe(plain["recipe"], where=f"{where}: recipe")
     return Arm(**plain)
 
 
@@ -127,7 +166,6 @@ def parse_arm(text: str) -> Arm:
     model, *overrides = text.strip().split("@")
     if not model or "=" in model:
         raise SoftbiasError(f"an arm is MODEL or MODEL@NAME=VALUE, such as deit_nano@patch_size=8, but got {text!r}")
-    of_recipe = {f.name for kind in (Recipe, Augmentation) for f in dataclasses.fields(kind)} - {"augmentation"}
     arm: dict[str, Any] = {"name": text.strip(), "model": model, "model_options": {}, "recipe": {}, "data_options": {}}
     for override in overrides:
         name, equals, value = override.partition("=")
@@ -142,33 +180,30 @@ def parse_arm(text: str) -> Arm:
             arm[name] = bool(read_value(value))
         elif name == "img_size":
             arm["data_options"][name] = read_value(value)
-        elif name.removeprefix("augmentation.") in of_recipe:
+        elif name.removeprefix("augmentation.") in FIELDS and name != "augmentation":
             arm["recipe"] |= recipe_value(arm["recipe"], name.removeprefix("augmentation."), value)
         else:
             arm["model_options"][name] = read_value(value)
-    try:
-        Recipe().with_overrides(arm["recipe"])
-    except (TypeError, ValueError) as error:
-        raise SoftbiasError(f"the arm {text!r}: {error}") from error
+    read_recipe(arm["recipe"], where=f"the arm {text!r}")
     return Arm(**arm)
 
 
-def recipe_value(so_far: Mapping[str, Any], name: str, text: str) -> dict[str, Any]:
-    """A field's value; of a field that holds several (regularize) each override adds one."""
-    usual = getattr(Recipe(), name, None)
-    if isinstance(usual, tuple) and not usual:
-        return {name: (*so_far.get(name, ()), text)}
+def recipe_value(earlier: Mapping[str, Any], name: str, text: str) -> dict[str, Any]:
+    """A field's value; each override of a field with several values (regularize) adds one."""
+    default = getattr(Recipe(), name, None)
+    if isinstance(default, tuple) and not default:
+        return {name: (*earlier.get(name, ()), text)}
     return {name: read_value(text)}
 
 
 def read_value(text: str) -> Any:
-    """As Python writes it, and otherwise text.
+    """A Python literal, true, false or none; anything else is text.
 
     >>> [read_value(text) for text in ("8", "1e-3", "average", "true", "0.9,0.99")]
     [8, 0.001, 'average', True, (0.9, 0.99)]
     """
-    if text.lower() in WORDS:
-        return WORDS[text.lower()]
+    if text.lower() in CONSTANTS:
+        return CONSTANTS[text.lower()]
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -176,7 +211,7 @@ def read_value(text: str) -> Any:
 
 
 def split_arms(text: str) -> list[str]:
-    """Arms separated by commas; one inside brackets, before a NAME=VALUE or before a number belongs to the arm's value.
+    """Arms separated by commas. A comma inside brackets, before NAME=VALUE or before a number belongs to the arm's value.
 
     >>> split_arms("deit_tiny@regularize=distance:layer=2,weight=0.01,convit_tiny@betas=0.9,0.99,resnet50")
     ['deit_tiny@regularize=distance:layer=2,weight=0.01', 'convit_tiny@betas=0.9,0.99', 'resnet50']
@@ -192,7 +227,7 @@ def split_arms(text: str) -> list[str]:
             arms.append(piece.strip())
         depth += piece.count("(") + piece.count("[") - piece.count(")") - piece.count("]")
     if not all(arms):
-        raise SoftbiasError(f"arms are separated by single commas, but there is nothing between two of them in {text!r}")
+        raise SoftbiasError(f"arms are separated by single commas, but an arm is empty in {text!r}")
     return arms
 
 

@@ -1,4 +1,4 @@
-"""A study from start to end: plan, tune where asked, do what is missing, report."""
+"""A study from start to end: plan, tune where asked, do the missing runs, report."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from softbias import environment
-from softbias.errors import SoftbiasError
+from softbias.errors import SoftbiasError, describe_error
+from softbias.pages.format import count
 from softbias.pages.wording import text
 from softbias.runs import automatic
 from softbias.runs.store import Store
 from softbias.study.arms import Arm, arms_from, read_recipe
+from softbias.study.comparison import accuracy_tables, compare_arms, summarize
 from softbias.study.estimate import StudyPlan, make_plan
-from softbias.study.execute import ExecutionSettings, Executor, StudyStoppedError, ThisProcess, execute
+from softbias.study.execute import ExecutionSettings, Executor, ThisProcess, execute
 from softbias.study.frame import runs_frame, store_path
+from softbias.study.headline import headline
 from softbias.study.plan import load_once, study_runs, write_plan
 from softbias.study.progress import StudyDisplay, choose_display
 from softbias.study.ray import RayCluster, address_of, import_ray
-from softbias.study.spec import StudySpec, extended, parse_seeds, read_study, write_study
+from softbias.study.report import write_report
+from softbias.study.spec import Budget, DifferentStudyError, StudySpec, extended, read_study, seeds_from, write_study
 from softbias.study.tuning import import_optuna
 from softbias.study.tuning import tune as search
 from softbias.study.workers import WorkerPool
@@ -31,16 +37,53 @@ from softbias.training.recipe import Recipe
 if TYPE_CHECKING:
     import pandas
 
+WORDS = ("title", "question", "source", "published", "warnings", "notes")  # of a study that continues
+
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a study: its folder, its table, what failed (label, reason), and the page about it."""
+class Comparison:
+    """What became of a study. A notebook shows its accuracies with intervals, and its headline.
+
+    path     the study's folder
+    plan     its runs, and how long they were expected to take
+    runs     a row per finished run (`study.frame.COLUMNS`)
+    failed   (label, error) of every run that failed
+    report   the page about it; None where none was asked for or it could not be made
+    """
 
     path: Path
     plan: StudyPlan
-    frame: pandas.DataFrame
+    runs: pandas.DataFrame
     failed: tuple[tuple[str, str], ...] = ()
     report: Path | None = None
+
+    @cached_property
+    def summary(self) -> pandas.DataFrame:
+        """A row per data set, fraction and arm: accuracy, intervals over seeds and over test images, cost."""
+        return summarize(self.runs)
+
+    @cached_property
+    def differences(self) -> pandas.DataFrame:
+        """A row per pair of arms: their paired difference, its intervals and its p value (`comparison.compare_arms`)."""
+        return compare_arms(self.runs)
+
+    @property
+    def headline(self) -> str:
+        """The first sentence of the report: a difference that is shown, or that none is."""
+        return headline(self.differences).text
+
+    def _repr_html_(self) -> str:
+        tables, legend = accuracy_tables(self.runs)
+        parts = [f"<p>{escape(self.headline)}</p>"] if tables else []
+        for one in tables:
+            head = "".join(f"<th>{escape(title)}</th>" for title in (f"{one.data}: accuracy with", *one.head))
+            rows = [*one.rows, *([["raw pixels", *one.baseline]] if one.baseline else [])]
+            body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+            parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+        parts.append(f"<p>{escape(legend)}</p>")
+        parts += [f"<p>{count(len(self.failed), 'run')} failed.</p>"] if self.failed else []
+        parts += [f'<p>Report: <a href="{escape(str(self.report))}">{escape(str(self.report))}</a></p>'] if self.report else []
+        return "".join(parts)
 
 
 def run_study(
@@ -55,8 +98,8 @@ def run_study(
     checkpoints: bool = False,
     report: bool = True,
     display: StudyDisplay | None = None,
-) -> Outcome:
-    """Do what is missing of a study, and write its report.
+) -> Comparison:
+    """Do the missing runs of a study, and write its report.
 
     out      the study's folder; studies/<name> if not given
     jobs     processes at a time; 0: in this process
@@ -66,13 +109,13 @@ def run_study(
     out = Path(out) if out else Path("studies") / spec.name
     store = Store(store_path(spec, out))
     settings = ExecutionSettings(store.path, device, baseline, checkpoints=checkpoints)
-    if on is not None:  # what is missing is said before anything is written
+    if on is not None:  # what is not installed is named before anything is written
         address_of(on)
         import_ray()
     if spec.tune:
         import_optuna()
-    for sentence in dict.fromkeys(text(note) for name in spec.data for note in load_once(name, spec.data_options).notes):
-        display.message(sentence)
+    for note in dict.fromkeys(text(note) for name in spec.data for note in load_once(name, spec.data_options).notes):
+        display.message(note)
     if spec.tune and dry_run:
         display.message(f"the {spec.tune} trials of every arm come first, each as long as a run on all of its data")
     with executor_for(settings, jobs, on) as executor:
@@ -86,7 +129,7 @@ def run_study(
         )
         display.message(plan.describe(executor.jobs))
         if dry_run:
-            return Outcome(out, plan, runs_frame(out) if out.is_dir() else runs_frame([]))
+            return Comparison(out, plan, runs_frame(out if out.is_dir() else []))
         write_study(spec, out)
         write_plan(runs, out)
         failed: list[tuple[str, str]] = []
@@ -97,10 +140,9 @@ def run_study(
             finally:
                 display.stop()
             labels = {run.id: run.label for run in runs}
-            failed = [(labels[id], done.error or "") for id, done in results.items() if done.state == "failed"]
+            failed = [(labels[id], result.error or "") for id, result in results.items() if result.state == "failed"]
     frame = runs_frame(out)
-    page = make_report(out, display) if report and len(frame) else None
-    return Outcome(out, plan, frame, tuple(failed), page)
+    return Comparison(out, plan, frame, tuple(failed), make_report(out, display) if report and len(frame) else None)
 
 
 def executor_for(settings: ExecutionSettings, jobs: int, on: str | None) -> Executor:
@@ -111,15 +153,13 @@ def executor_for(settings: ExecutionSettings, jobs: int, on: str | None) -> Exec
 
 
 def make_report(out: Path, display: StudyDisplay) -> Path | None:
-    """The page about the study; the runs are what took long, so an error here must not hide them."""
+    """The page about the study. The runs took long, so an error here must not hide them."""
     try:
-        from softbias.study.report import write_report
-
         return write_report(out)
     except Exception as error:
         if environment.variable("SOFTBIAS_DEBUG"):
             raise
-        display.message(f"no report could be made ({type(error).__name__}: {error}); softbias report {out} tries it again")
+        display.message(f"no report could be made ({describe_error(error)}); softbias report {out} tries it again")
         return None
 
 
@@ -130,7 +170,7 @@ def compare(
     fractions: float | Sequence[float] = 1.0,
     seeds: int | Sequence[int] = 3,
     recipe: str | Mapping[str, Any] | Recipe | None = None,
-    budget: Literal["steps", "epochs", "flops"] = "steps",
+    budget: Budget = "steps",
     tune: int = 0,
     name: str | None = None,
     out: str | Path | None = None,
@@ -142,28 +182,26 @@ def compare(
     report: bool = True,
     quiet: bool = True,
     **overrides: Any,
-) -> pandas.DataFrame:
-    """Compare models on data sets and return a row per finished run (see `softbias.study.frame.COLUMNS`).
+) -> Comparison:
+    """Compare models on data sets: train the runs that are missing, and report.
 
     models      arms: "deit_nano,convit_nano@strength=2", or a sequence of such
+    fractions   shares of the training images, such as 0.1 or [0.1, 1]
     recipe      a preset's name, fields on top of one ({"preset": "quick", "lr": 1e-3}), or a Recipe; chosen if not given
     overrides   fields of the recipe and of its augmentation
 
-    The study's folder and its report are `frame.attrs["study"]` and `frame.attrs["report"]`; what failed is in
-    `frame.attrs["failed"]`, and a warning says so.
+    The result has the finished runs (`.runs`), a summary with intervals (`.summary`), the differences between arms
+    (`.differences`) and the path of the report (`.report`). A warning names the runs that failed.
     """
     spec = study_for(
         data, arms_from(models), fractions=fractions, seeds=seeds, recipe=recipe, budget=budget, tune=tune, name=name,
         out=out, store=store, data_options=data_options, device=device, overrides=overrides,
     )  # fmt: skip
-    display = choose_display(quiet=quiet)
-    done = run_study(spec, out, jobs=jobs, on=on, device=device, report=report, display=display)
+    done = run_study(spec, out, jobs=jobs, on=on, device=device, report=report, display=choose_display(quiet=quiet))
     if done.failed:
         lines = "; ".join(f"{label}: {error}" for label, error in done.failed)
-        warnings.warn(f"{len(done.failed)} runs failed and are not in the table: {lines}", stacklevel=2)
-    done.frame.attrs.update({"study": str(done.path), "report": str(done.report) if done.report else None})
-    done.frame.attrs["failed"] = [list(pair) for pair in done.failed]
-    return done.frame
+        warnings.warn(f"{count(len(done.failed), 'run')} failed: {lines}", stacklevel=2)
+    return done
 
 
 def study_for(
@@ -173,7 +211,7 @@ def study_for(
     fractions: float | Sequence[float] = 1.0,
     seeds: int | Sequence[int] = 3,
     recipe: str | Mapping[str, Any] | Recipe | None = None,
-    budget: Literal["steps", "epochs", "flops"] = "steps",
+    budget: Budget = "steps",
     tune: int = 0,
     name: str | None = None,
     out: str | Path | None = None,
@@ -182,7 +220,7 @@ def study_for(
     device: str = "auto",
     overrides: Mapping[str, Any] | None = None,
 ) -> StudySpec:
-    """The study that was asked for, together with what its folder has already: a model, a seed, a set can be added later."""
+    """The study with these settings; if its folder holds one already, that one with the new arms, data, fractions, seeds."""
     sets = tuple(str(Path(d)) if Path(d).exists() else str(d) for d in ([data] if isinstance(data, str | Path) else data))
     name = name or default_name(sets)
     folder = Path(out) if out else Path("studies") / name
@@ -193,7 +231,7 @@ def study_for(
         data=sets,
         arms=arms,
         fractions=(float(fractions),) if isinstance(fractions, int | float) else tuple(fractions),
-        seeds=parse_seeds(seeds) if isinstance(seeds, int) else tuple(seeds),
+        seeds=seeds_from(seeds),
         recipe=chosen.with_overrides(overrides or {}),
         budget=budget,
         tune=tune,
@@ -203,11 +241,10 @@ def study_for(
     if old is None:
         return new
     try:
-        kept = {name: getattr(old, name) for name in ("title", "question", "source", "published", "notes")}
-        return replace(extended(old, new), **kept)
-    except ValueError as error:
+        return replace(extended(old, new), **{name: getattr(old, name) for name in WORDS})
+    except DifferentStudyError as error:
         raise SoftbiasError(
-            f"{folder} holds a study already, and {error}; give what it had, or choose another --out"
+            f"{folder} holds a study already, and {error}; give the same settings, or choose another --out"
         ) from error
 
 
@@ -219,13 +256,13 @@ def base_recipe(
     data_options: Mapping[str, Any],
     device: str,
 ) -> Recipe:
-    """The recipe that was named, else that of the study that is continued, else one that suits the pictures."""
+    """The recipe that was named, else that of the study that is continued, else one that suits the images."""
     if recipe is not None:
         return read_recipe(recipe)
     folder = Path(out) if out else Path("studies") / (name or default_name(data))
     if (folder / "study.yaml").is_file():
         return read_study(folder).recipe
-    return suitable(str(data[0]), data_options, device)
+    return suitable_recipe(str(data[0]), data_options, device)
 
 
 def default_name(data: Sequence[str | Path]) -> str:
@@ -236,14 +273,8 @@ def default_name(data: Sequence[str | Path]) -> str:
     return "+".join(re.sub(r"[^\w.-]+", "_", Path(d).stem or Path(d).absolute().name) for d in data)
 
 
-def suitable(data: str, options: Mapping[str, Any], device: str) -> Recipe:
-    """The recipe for somebody who names none: that of `softbias fit`, for this number of pictures and this device."""
-    import torch
-
-    pictures = load_once(data, options)
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    kind = next(name for name, available in there.items() if available) if device == "auto" else device
-    return automatic.choose(len(pictures.splits["train"]), pictures.img_size, kind, 1).recipe
-
-
-__all__ = ["Outcome", "StudyStoppedError", "compare", "run_study", "study_for"]
+def suitable_recipe(data: str, options: Mapping[str, Any], device: str) -> Recipe:
+    """The recipe that `softbias fit` chooses for this number of images and this device."""
+    images = load_once(data, options)
+    kind = environment.find_device(device)
+    return automatic.choose(len(images.splits["train"]), images.img_size, kind, 1).recipe

@@ -180,4 +180,5 @@ def baseline_seconds(images: Dataset, train: NDArray[np.int64]) -> float:
 
     if not can_be_fitted(images, train):
         return 0.0
-    return REGRESSION * len(train) * pixel_features(images.images[:8]).shape[1] * len(images.class_names)
+    pixels: int = pixel_features(images.images[:8]).shape[1]
+    return REGRESSION * len(train) * pixels * len(images.class_names)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from softbias.data.dataset import Dataset
 
 DATASETS = 2  # sets that a process keeps in memory
-MOST_RUNS = 100_000  # of one study; more of them are a typing error
 PLAN_FILE = "plan.json"
 Chosen = Mapping[tuple[str, str], Mapping[str, Any]]  # (data, arm) -> fields of the recipe that tuning chose
 
@@ -53,12 +52,6 @@ def study_runs(spec: StudySpec, chosen: Chosen | None = None) -> list[PlannedRun
 
     This reads the data sets, because the budget depends on their size.
     """
-    count = len(spec.data) * len(spec.arms) * len(spec.fractions) * len(spec.seeds)
-    if count > MOST_RUNS:
-        raise SoftbiasError(
-            f"{len(spec.data)} sets × {len(spec.arms)} arms × {len(spec.fractions)} fractions × {len(spec.seeds)} seeds are "
-            f"{count:,} runs, and a study has at most {MOST_RUNS:,}"
-        )
     runs: dict[str, PlannedRun] = {}
     for data in spec.data:
         reference = None

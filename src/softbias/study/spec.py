@@ -1,4 +1,4 @@
-"""What a study compares: arms × data × fractions × seeds, as frozen data. Settings only, without torch.
+"""What a study compares: arms × data × fractions × seeds, as frozen data. Nothing here imports torch.
 
 An arm is a model plus overrides: `deit_tiny@regularize=distance:layer=2,weight=0.01@lr=1e-3`. A study is a YAML file:
 
@@ -12,33 +12,54 @@ An arm is a model plus overrides: `deit_tiny@regularize=distance:layer=2,weight=
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 import yaml
 
 from softbias.errors import SoftbiasError, in_one_line, unknown_name
 from softbias.files import write_text
 from softbias.runs.spec import checked_fraction, differences
+from softbias.schema import SchemaError, from_plain
 from softbias.study.arms import Arm, read_arm, read_recipe, shallow, short_arm, short_recipe
-from softbias.training.recipe import Recipe, checked_fields, plain_value
+from softbias.training.recipe import Recipe, plain_value
 
-BUDGETS = ("steps", "epochs", "flops")
+Budget = Literal["steps", "epochs", "flops"]
+BUDGETS: tuple[Budget, ...] = get_args(Budget)
+MOST_RUNS = 100_000  # of one study; more of them are a typing error
 SHOWN = 4  # differences between two recipes that an error names
+
+
+class DifferentStudyError(SoftbiasError):
+    """A folder holds a study with other settings."""
+
+
+class PublishedNumber(TypedDict):
+    """A number of a document, to be shown beside ours. Accuracies may be shares or percentages."""
+
+    data: str
+    arm: str
+    value: float
+    train_fraction: NotRequired[float]
+    metric: NotRequired[str]
+    note: NotRequired[str]
 
 
 @dataclass(frozen=True)
 class StudySpec:
     """A comparison: every arm with the same data, fractions, seeds, recipe and budget.
 
-    budget      "steps": every run takes the steps of a run on all the data; "epochs": the recipe's epochs, whatever the
+    budget      "steps": every run takes the steps of a run on all the data; "epochs": the recipe's epochs at every
                 fraction; "flops": the steps that cost as much as the first arm's
     tune        trials that every arm may spend on its learning rate and weight decay, on a validation part of the training data
-    published   numbers to show beside ours: dicts of data, arm, train_fraction, metric, value, note
-    store       the folder of the runs, seen from the study's; "runs" inside it if not given
+    store       the folder of the runs, relative to the study's; "runs" inside it if not given
+    warnings    sentences that a reader must know before the results, such as data that stand in for others
+    notes       other sentences about the study
     """
 
     name: str
@@ -47,14 +68,15 @@ class StudySpec:
     fractions: tuple[float, ...] = (1.0,)
     seeds: tuple[int, ...] = (0, 1, 2)
     recipe: Recipe = field(default_factory=Recipe)
-    budget: Literal["steps", "epochs", "flops"] = "steps"
+    budget: Budget = "steps"
     tune: int = 0
     data_options: Mapping[str, Any] = field(default_factory=dict)
     store: str | None = None
     title: str = ""
     question: str = ""
     source: str = ""
-    published: tuple[Mapping[str, Any], ...] = ()
+    published: tuple[PublishedNumber, ...] = ()
+    warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -65,44 +87,73 @@ class StudySpec:
             values = [arm.name for arm in self.arms] if what == "arms" else list(getattr(self, what))
             if not values:
                 raise SoftbiasError(f"a study needs at least one of {what}, but there is none")
-            twice = sorted({str(value) for value in values if values.count(value) > 1})
-            if twice:
-                raise SoftbiasError(f"{what} of a study differ from each other, but {', '.join(twice)} stands there twice")
+            repeated = [str(value) for value, count in Counter(values).items() if count > 1]
+            if repeated:
+                raise SoftbiasError(f"{what} of a study differ from each other, but {', '.join(repeated)} is repeated")
         if self.budget not in BUDGETS:
             raise unknown_name("budget", self.budget, BUDGETS)
         if self.tune < 0 or min(self.seeds) < 0:
             raise SoftbiasError(f"tune and seeds count from 0, but tune={self.tune} and seeds={self.seeds}")
+        for number in self.published:
+            checked_fraction(number.get("train_fraction", 1.0), "train_fraction of a published number")
+        sizes = {"sets": self.data, "arms": self.arms, "fractions": self.fractions, "seeds": self.seeds}
+        count = math.prod(map(len, sizes.values()))
+        if count > MOST_RUNS:
+            product = " × ".join(f"{len(values):,} {name}" for name, values in sizes.items())
+            raise SoftbiasError(f"{product} are {count:,} runs, but a study has at most {MOST_RUNS:,}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; of recipes and arms what differs from the defaults."""
+        """Plain values; of recipes and arms the fields that differ from the defaults."""
         plain = {name: plain_value(value) for name, value in shallow(self).items()}
         plain["recipe"] = short_recipe(self.recipe)
         plain["arms"] = [short_arm(arm) for arm in self.arms]
         plain["published"] = [dict(number) for number in self.published]
         empty = StudySpec("x", ("x",), (Arm("x", "x"),))
-        must = ("name", "data", "arms", "fractions", "seeds", "recipe", "budget")
-        return {name: plain[name] for name in plain if name in must or getattr(self, name) != getattr(empty, name)}
+        always = ("name", "data", "arms", "fractions", "seeds", "recipe", "budget")
+        return {name: plain[name] for name in plain if name in always or getattr(self, name) != getattr(empty, name)}
 
     @staticmethod
-    def from_dict(given: Mapping[str, Any]) -> StudySpec:
-        plain = checked_fields(StudySpec, given)
-        for name in ("name", "data", "arms"):
-            if name not in plain:
-                raise SoftbiasError(f"a study needs {name}; it has {', '.join(sorted(plain)) or 'nothing'}")
-        plain["data"] = (plain["data"],) if isinstance(plain["data"], str) else tuple(plain["data"])
-        plain["arms"] = tuple(read_arm(arm) for arm in plain["arms"])
-        seeds = plain.get("seeds", 3)
-        plain["seeds"] = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-        fractions = plain.get("fractions", (1.0,))
-        plain["fractions"] = (fractions,) if isinstance(fractions, int | float) else tuple(fractions)
-        plain["recipe"] = read_recipe(plain.get("recipe", "small"))
-        plain["published"] = tuple(plain.get("published", ()))
-        plain["notes"] = tuple(plain.get("notes", ()))
-        return StudySpec(**plain)
+    def from_dict(given: Mapping[str, Any], where: str = "study") -> StudySpec:
+        """The inverse of `to_dict`; `where` names the file in messages."""
+        file = from_plain(StudyFields, given, where)
+        plain = shallow(file)
+        try:
+            plain["data"] = (file.data,) if isinstance(file.data, str) else file.data
+            plain["arms"] = tuple(read_arm(arm, f"{where}: arms[{index}]") for index, arm in enumerate(file.arms))
+            plain["seeds"] = seeds_from(file.seeds)
+            plain["fractions"] = (file.fractions,) if isinstance(file.fractions, float) else file.fractions
+            plain["recipe"] = read_recipe(file.recipe, where=f"{where}: recipe")
+            return StudySpec(**plain)
+        except SchemaError:  # it names the file
+            raise
+        except SoftbiasError as error:
+            raise SoftbiasError(f"{where}: {error}") from error
+
+
+@dataclass(frozen=True)
+class StudyFields:
+    """`StudySpec` as a file has it: shorter where one value is enough."""
+
+    name: str
+    data: str | tuple[str, ...]
+    arms: tuple[str | dict[str, Any], ...]
+    fractions: float | tuple[float, ...] = 1.0
+    seeds: int | tuple[int, ...] = 3
+    recipe: str | dict[str, Any] = "small"
+    budget: Budget = "steps"
+    tune: int = 0
+    data_options: dict[str, Any] = field(default_factory=dict)
+    store: str | None = None
+    title: str = ""
+    question: str = ""
+    source: str = ""
+    published: tuple[PublishedNumber, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def extended(old: StudySpec, new: StudySpec) -> StudySpec:
-    """The old study with what the new one has more; other settings must be the same."""
+    """The old study with the new arms, data, fractions and seeds; other settings must be the same."""
     plain = ("budget", "tune", "data_options", "store")
     different = [name for name in ("recipe", *plain) if getattr(old, name) != getattr(new, name)]
     arms = {arm.name: arm for arm in old.arms}
@@ -111,10 +162,10 @@ def extended(old: StudySpec, new: StudySpec) -> StudySpec:
         changes = differences(old.recipe.to_dict(), new.recipe.to_dict())
         more = f"; and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
         before, after = ({name: plain_value(getattr(one, name)) for name in plain} for one in (old, new))
-        told = differences(before, after)
-        told += [f"recipe: {'; '.join(changes[:SHOWN])}{more}"] if changes else []
-        why = f" ({'; '.join(told)})" if told else ""
-        raise SoftbiasError(f"its {', '.join(different)} was another{why}")
+        listed = differences(before, after)
+        listed += [f"recipe: {'; '.join(changes[:SHOWN])}{more}"] if changes else []
+        why = f" ({'; '.join(listed)})" if listed else ""
+        raise DifferentStudyError(f"its {', '.join(different)} was another{why}")
     return replace(
         new,
         data=tuple(dict.fromkeys((*old.data, *new.data))),
@@ -129,14 +180,9 @@ def read_study(path: str | Path) -> StudySpec:
     file = Path(path) / "study.yaml" if Path(path).is_dir() else Path(path)
     try:
         plain = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise SoftbiasError(f"the study {file} cannot be read: {in_one_line(error)}") from error
-    if not isinstance(plain, dict):
-        raise SoftbiasError(f"the study {file} must hold settings by name")
-    try:
-        return StudySpec.from_dict(plain)
-    except (ValueError, TypeError) as error:
-        raise SoftbiasError(f"the study {file}: {error}") from error
+    return StudySpec.from_dict(plain, f"the study {file}")
 
 
 def write_study(spec: StudySpec, out: Path) -> None:
@@ -155,13 +201,26 @@ def parse_numbers(text: str, what: str) -> tuple[float, ...]:
         raise SoftbiasError(f"{what} takes numbers separated by commas, such as 0.1,1, but got {text!r}") from None
 
 
-def parse_seeds(text: str | int) -> tuple[int, ...]:
-    """How many, or which.
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """The number of seeds, or the seeds themselves.
 
     >>> parse_seeds("3"), parse_seeds("4,7")
     ((0, 1, 2), (4, 7))
     """
-    words = str(text).split(",")
-    if not all(word.strip().isdecimal() for word in words) or words == ["0"]:
-        raise SoftbiasError(f"seeds takes how many there are (3) or which ones (0,1,5), but got {text!r}")
-    return tuple(range(int(words[0]))) if len(words) == 1 else tuple(map(int, words))
+    words = text.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise SoftbiasError(f"seeds takes their number (3) or the seeds themselves (0,1,5), but got {text!r}")
+    return seeds_from(int(words[0]) if len(words) == 1 else tuple(map(int, words)))
+
+
+def seeds_from(given: int | Sequence[int]) -> tuple[int, ...]:
+    """The seeds 0, 1, … for their number, and given seeds as they are.
+
+    >>> seeds_from(2), seeds_from([4, 7])
+    ((0, 1), (4, 7))
+    """
+    if isinstance(given, int):
+        if not 1 <= given <= MOST_RUNS:
+            raise SoftbiasError(f"the number of seeds is at least 1 and at most {MOST_RUNS:,}, but seeds={given:,}")
+        return tuple(range(given))
+    return tuple(given)

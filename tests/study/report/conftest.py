@@ -15,7 +15,7 @@ from .handmade import make_study
 def study(tmp_path_factory) -> Path:
     more = {
         "title": "Which bias <helps>?", "question": "Does it?", "source": "Somebody 2021, table 1",
-        "notes": ["cifar10 is absent: the embedded set fashion takes its place"],
+        "warnings": ["cifar10 is absent: the embedded set fashion takes its place"],
         "published": [
             {"data": "fashion", "arm": "deit_nano", "train_fraction": 0.1, "metric": "accuracy", "value": 61.25,
              "note": "table 1"},

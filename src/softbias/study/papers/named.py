@@ -23,6 +23,9 @@ Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 EMBEDDED = "fashion"
 NANO_SIDE = 32  # pixels of every set at smoke scale
+SMOKE_NOTE = (
+    "Smoke scale: nano models stand in for the paper's and take a few steps. It shows that the study runs, and no more."
+)
 TOO_LARGE = ("imagenet", "imagenet100")  # for minutes on two cores, even where they are there
 
 
@@ -89,8 +92,8 @@ class NamedStudy:
         if data_dir is not None:
             spec = replace(spec, data_options={**spec.data_options, "data_dir": str(data_dir)})
         if scale == "smoke":
-            spec, said = with_sets_that_are_there(spec)
-            notes += said
+            spec = with_available_sets(spec)
+            notes += [SMOKE_NOTE]
         return replace(spec, notes=tuple(notes))
 
 
@@ -133,32 +136,29 @@ def study(scale: Scale, data: tuple[str, ...], arms: tuple[Arm, ...], recipe: Re
     return StudySpec("unnamed", data, arms, recipe=recipe, **more)
 
 
-def with_sets_that_are_there(spec: StudySpec) -> tuple[StudySpec, list[str]]:
-    """The study with the embedded set for every set that is absent, and sentences that say so."""
+def with_available_sets(spec: StudySpec) -> StudySpec:
+    """The study with the embedded set for every set that is absent, and warnings about it."""
     before = [arm.pretrain.data for arm in spec.arms if arm.pretrain and arm.pretrain.data]
     wanted = list(dict.fromkeys((*spec.data, *before)))
     large = [name for name in wanted if name in TOO_LARGE]
-    absent = [name for name in wanted if name not in large and not is_there(name, spec.data_options)]
-    place = {name: EMBEDDED if name in (*large, *absent) else name for name in wanted}
-    data = tuple(dict.fromkeys(place[name] for name in spec.data))
-    said = [
-        "Smoke scale: nano models stand in for the paper's and take a few steps. It shows that the study runs, and no more."
-    ]
+    absent = [name for name in wanted if name not in large and not is_available(name, spec.data_options)]
+    used = {name: EMBEDDED if name in (*large, *absent) else name for name in wanted}
+    data = tuple(dict.fromkeys(used[name] for name in spec.data))
+    warnings = []
     if absent:
-        whose = "their" if len(absent) > 1 else "its"
-        said.append(f"Not found here: {', '.join(absent)}; the embedded set {EMBEDDED} takes {whose} place.")
+        warnings.append(f"Not found here: {', '.join(absent)}. The embedded set {EMBEDDED} is used instead.")
     if large:
-        said.append(f"{', '.join(large)} is too large for this scale; the embedded set {EMBEDDED} takes its place.")
-    return replace(spec, data=data, arms=tuple(with_pretraining_on(arm, place) for arm in spec.arms)), said
+        warnings.append(f"{', '.join(large)} is too large for this scale. The embedded set {EMBEDDED} is used instead.")
+    return replace(spec, data=data, arms=tuple(with_pretraining_on(arm, used) for arm in spec.arms), warnings=tuple(warnings))
 
 
-def with_pretraining_on(arm: Arm, place: Mapping[str, str]) -> Arm:
+def with_pretraining_on(arm: Arm, used: Mapping[str, str]) -> Arm:
     if arm.pretrain is None or arm.pretrain.data is None:
         return arm
-    return replace(arm, pretrain=replace(arm.pretrain, data=place[arm.pretrain.data]))
+    return replace(arm, pretrain=replace(arm.pretrain, data=used[arm.pretrain.data]))
 
 
-def is_there(name: str, options: Mapping[str, Any]) -> bool:
+def is_available(name: str, options: Mapping[str, Any]) -> bool:
     """Whether a named set can be read without a download."""
     from softbias.data import load_dataset
     from softbias.data.obtain import MissingDataError

@@ -8,25 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from softbias import environment
-from softbias.study.compare import Outcome, make_report, run_study
+from softbias.study.compare import Comparison, make_report, run_study
 from softbias.study.papers.measuring import write_list
 from softbias.study.papers.named import Measured, NamedStudy, Scale
 from softbias.study.progress import StudyDisplay
 from softbias.study.spec import StudySpec
 
 
-def reproducer(named: NamedStudy, scale: Scale) -> Callable[..., Outcome]:
+def reproducer(named: NamedStudy, scale: Scale) -> Callable[..., Comparison]:
     """`run_study` for a named study: what it measures on the finished runs comes before the report is written."""
 
     def perform(
         spec: StudySpec, out: str | Path | None = None, *, report: bool = True, dry_run: bool = False, device: str = "auto",
         display: StudyDisplay | None = None, **settings: Any,
-    ) -> Outcome:  # fmt: skip
+    ) -> Comparison:  # fmt: skip
         display = display or StudyDisplay()
-        for note in spec.notes:
+        for note in (*spec.warnings, *spec.notes):
             display.message(note)
         done = run_study(spec, out, report=False, dry_run=dry_run, device=device, display=display, **settings)
-        if dry_run or not len(done.frame):
+        if dry_run or not len(done.runs):
             return done
         if named.after is not None and done.failed:
             display.message("some runs failed, so nothing is measured on the others; the same command tries them again")

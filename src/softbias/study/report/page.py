@@ -23,7 +23,7 @@ from softbias.study.report.differences import differences_blocks
 from softbias.study.report.examples import example_section
 from softbias.study.report.gathering import Material, gather
 from softbias.study.report.learning import fitted_blocks, learning_blocks
-from softbias.study.report.provenance import commands, facts, measured_after, notes, notices, run_rows
+from softbias.study.report.provenance import commands, facts, measured_after, notices, run_rows, sentences
 from softbias.study.report.results import Block, Results, published_table, slug
 
 CHARTS: dict[str, tuple[str, Callable[[Results, str], list[Block]]]] = {  # name: title of the section, drawing function
@@ -99,7 +99,7 @@ def render_report(results: Results, sections: list[dict[str, Any]], published: T
         source=study.get("source") or "",
         headline=headline(results.comparisons),
         rules=RULES,
-        notes=notes(material),
+        notes=sentences(material, "notes"),
         notices=notices(material),
         size=size_of(results),
         arms=material.arms,

@@ -18,7 +18,6 @@ from softbias.runs.run import Run
 from softbias.study.headline import amount, each
 from softbias.study.report.gathering import Material, read_json
 
-REPLACED = "the embedded set"  # a study that had to do without its own data says so in a note with these words
 BUDGETS = {
     "steps": "equal steps: every run takes as many steps as one on all the data",
     "epochs": "equal epochs: runs on less data take fewer steps",
@@ -28,7 +27,7 @@ BUDGETS = {
 
 def notices(material: Material) -> list[str]:
     """What must be known before reading on: sets that were replaced, published numbers of other sets, missing runs."""
-    found = [note for note in all_notes(material) if REPLACED in note]
+    found = sentences(material, "warnings")
     published = {str(number.get("data")) for number in material.study.get("published") or []}
     foreign = sorted(published - set(material.sets) - {"None", ""})
     without = [data for data in material.sets if data not in published]
@@ -67,14 +66,9 @@ def below_pixels(material: Material) -> list[str]:
     return said
 
 
-def all_notes(material: Material) -> list[str]:
-    given = material.study.get("notes") or []
-    return [given] if isinstance(given, str) else [str(note) for note in given]
-
-
-def notes(material: Material) -> list[str]:
-    """What else the study says about itself, such as what of an original it can and cannot show."""
-    return [note for note in all_notes(material) if REPLACED not in note]
+def sentences(material: Material, name: str) -> list[str]:
+    """The warnings or the notes of the study, such as what of an original it can and cannot show."""
+    return [str(text) for text in material.study.get(name) or []]
 
 
 def incomplete(material: Material) -> str | None:
