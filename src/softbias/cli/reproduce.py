@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,31 +53,31 @@ def reproduce(
       softbias reproduce convit-sample-efficiency --scale small --dry-run
       softbias reproduce arvit-table1 --scale small --arms ARViT-Base,ARViT-L3 --data imagenette
     """
-    from softbias.study.papers import CATALOGUE, find_study
+    from softbias.study.papers import find_study, list_studies
 
     if options.list_studies:
-        names = [options.name] if options.name else list(CATALOGUE)
+        names = [options.name] if options.name else list_studies()
         show_list([find_study(name) for name in names], whole=bool(options.name), as_json=options.json)
         return 0
     if not options.name:
         raise SoftbiasError("which study? softbias reproduce NAME; softbias reproduce --list shows them")
     named = find_study(options.name)
-    from softbias.study.papers.reproducing import reproducer
+    from softbias.study.papers.measure import reproduce as perform
     from softbias.study.spec import parse_numbers, parse_seeds
 
     seeds = None if options.seeds is None else parse_seeds(options.seeds)
     arms, data = listed(options.arms), listed(options.data)
     spec = named.spec(options.scale, data_dir=options.data_dir, seeds=seeds, arms=arms, data=data)
-    told = [f"--{name} {given}" for name, given in (("arms", options.arms), ("data", options.data)) if given is not None]
+    changes = [f"--{name} {given}" for name, given in (("arms", options.arms), ("data", options.data)) if given is not None]
     if options.fractions is not None:
         spec = replace(spec, fractions=parse_numbers(options.fractions, "--fractions"))
-        told.append(f"--fractions {options.fractions}")
+        changes.append(f"--fractions {options.fractions}")
     if line.changes:
         spec = replace(spec, recipe=spec.recipe.with_overrides(line.overrides))
-        told.append(" ".join(line.changes))
-    if told:
-        spec = replace(spec, notes=(*spec.notes, f"Otherwise than the study's own setting: {', '.join(told)}."))
-    return run(spec, options, reproducer(named, options.scale))
+        changes.append(" ".join(line.changes))
+    if changes:
+        spec = replace(spec, notes=(*spec.notes, f"Changed from the study's own settings: {', '.join(changes)}."))
+    return run(spec, options, functools.partial(perform, named, options.scale))
 
 
 def listed(given: str | None) -> list[str] | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from softbias.study.arms import Arm, Pretrain
-from softbias.study.papers.named import Measured, NamedStudy, Scale, number, smoke_recipe, study
+from softbias.study.papers.named import Measurement, NamedStudy, Scale, number, smoke_recipe, study
 from softbias.study.spec import StudySpec
 from softbias.training.recipe import Recipe, find_recipe
 
@@ -93,65 +93,63 @@ def cost(scale: Scale) -> StudySpec:
     )
     if nano:
         return study(scale, ("imagenet",), arms, smoke_recipe(steps=5))
-    said = "Accuracy means nothing here: the runs are only long enough to take their time."
+    note = "Accuracy means nothing here: the runs are only long enough to be timed."
     if scale == "small":
         recipe = finetuning(steps=300, lr=1e-4)
-        return study(scale, ("imagenette",), arms, recipe, data_options={"img_size": 256}, seeds=(0,), notes=(said,))
+        return study(scale, ("imagenette",), arms, recipe, data_options={"img_size": 256}, seeds=(0,), notes=(note,))
     recipe = finetuning(epochs=1, lr=1e-4)
-    return study(scale, ("imagenet",), arms, recipe, budget="epochs", data_options={"img_size": 256}, notes=(said,))
+    return study(scale, ("imagenet",), arms, recipe, budget="epochs", data_options={"img_size": 256}, notes=(note,))
 
 
-def after_table1(folder: Path, scale: Scale, device: str) -> list[Measured]:
-    from softbias.study.papers.convergence import pretraining
+def after_table1(folder: Path, scale: Scale, device: str) -> list[Measurement]:
+    from softbias.study.papers.analyses import pretraining
 
     return pretraining(folder)
 
 
-def after_cost(folder: Path, scale: Scale, device: str) -> list[Measured]:
-    from softbias.study.papers.costs import step_time
+def after_cost(folder: Path, scale: Scale, device: str) -> list[Measurement]:
+    from softbias.study.papers.measure import step_time
 
     batch, rounds = (8, 4) if scale == "smoke" else (80, 20)
     return [step_time(folder, device, batch, rounds, EPOCH, "ARViT-Base", "the document's epochs, on four GTX 2080 Ti")]
 
 
-STUDIES: dict[str, NamedStudy] = {
-    "arvit-table1": NamedStudy(
-        name="arvit-table1",
-        title="ARViT: Table 1",
-        question="Does a distance or a similarity loss on one attention layer during pre-training help on downstream sets, "
-        "and on which layer?",
-        source=f"{PAPER}: Table 1, “Comparison between the performance of ARViT on different downstream tasks when regularized "
-        "with different methods and set-ups”.",
-        can="all fourteen rows and five columns: rotation pre-training with either loss on each of the six layers (the "
-        "document's L3 is layer 2 here), then fine-tuning; and the convergence of pre-training with and without a loss.",
-        cannot="the document's accuracies as they were taken: its release re-splits training and test pictures at random after "
-        "training, so they are likely inflated (CIFAR-100 above CIFAR-10); here the official test split is kept apart. "
-        "ViT-Tiny's width is our reading (the document gives blocks and heads), the similarity rows have width 512 and 8 "
-        "heads as released, so they differ from the base in more than the loss, and whether all weights were fine-tuned is "
-        "our reading, too.",
-        build=table1,
-        published=tuple(
-            number(data, arm, value, "ARViT, Table 1")
-            for arm, values in TABLE.items()
-            for data, value in zip(SETS, values, strict=True)
-        ),
-        after=after_table1,
+TABLE1 = NamedStudy(
+    name="arvit-table1",
+    title="ARViT: Table 1",
+    question="Does a distance or a similarity loss on one attention layer during pre-training help on downstream sets, "
+    "and on which layer?",
+    source=f"{PAPER}: Table 1, “Comparison between the performance of ARViT on different downstream tasks when regularized "
+    "with different methods and set-ups”.",
+    can="all fourteen rows and five columns: rotation pre-training with either loss on each of the six layers (the "
+    "document's L3 is layer 2 here), then fine-tuning; and the convergence of pre-training with and without a loss.",
+    cannot="the document's accuracies as they were taken: its release re-splits training and test pictures at random after "
+    "training, so they are likely inflated (CIFAR-100 above CIFAR-10); here the official test split is kept apart. "
+    "ViT-Tiny's width is our reading (the document gives blocks and heads), the similarity rows have width 512 and 8 "
+    "heads as released, so they differ from the base in more than the loss, and whether all weights were fine-tuned is "
+    "our reading, too.",
+    build=table1,
+    published=tuple(
+        number(data, arm, value, "ARViT, Table 1")
+        for arm, values in TABLE.items()
+        for data, value in zip(SETS, values, strict=True)
     ),
-    "arvit-cost": NamedStudy(
-        name="arvit-cost",
-        title="ARViT: what a regularizer costs",
-        question="How much longer does a training step take with a distance or a similarity loss, and beside ViT-Tiny and "
-        "ViT-B?",
-        source=f"{PAPER}: section 4.3, “Computational cost”: 16m44s per epoch without regularization, 18m20s with the distance "
-        "loss, 18m44s with the similarity loss, 22m45s for ViT-Tiny, 1h49m12s for ViT-B.",
-        can="the time of a training step of all five, taken side by side, and speed and memory under the real training loop.",
-        cannot="the document's minutes, which are of four GTX 2080 Ti: compare ratios to the base. All five share the base's "
-        "batch here, and the similarity loss is timed on the base's width, so that the ratio is the loss's own.",
-        build=cost,
-        beside=tuple(
-            number("imagenet", arm, seconds, "ARViT, section 4.3: seconds per epoch", metric="epoch seconds")
-            for arm, seconds in EPOCH.items()
-        ),
-        after=after_cost,
+    after=after_table1,
+)
+
+COST = NamedStudy(
+    name="arvit-cost",
+    title="ARViT: what a regularizer costs",
+    question="How much longer does a training step take with a distance or a similarity loss, and beside ViT-Tiny and ViT-B?",
+    source=f"{PAPER}: section 4.3, “Computational cost”: 16m44s per epoch without regularization, 18m20s with the distance "
+    "loss, 18m44s with the similarity loss, 22m45s for ViT-Tiny, 1h49m12s for ViT-B.",
+    can="the time of a training step of all five, taken side by side, and speed and memory under the real training loop.",
+    cannot="the document's minutes, which are of four GTX 2080 Ti: compare ratios to the base. All five share the base's "
+    "batch here, and the similarity loss is timed on the base's width, so that the ratio is the loss's own.",
+    build=cost,
+    beside=tuple(
+        number("imagenet", arm, seconds, "ARViT, section 4.3: seconds per epoch", metric="epoch seconds")
+        for arm, seconds in EPOCH.items()
     ),
-}
+    after=after_cost,
+)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from softbias.study.arms import Arm
-from softbias.study.papers.named import Measured, NamedStudy, Scale, number, small_recipe, smoke_recipe, study
+from softbias.study.papers.named import Measurement, NamedStudy, Scale, number, small_recipe, smoke_recipe, study
 from softbias.study.spec import StudySpec
 from softbias.training.recipe import find_recipe
 
@@ -20,7 +20,7 @@ EFFICIENCY = {  # arm -> metric -> percent at FRACTIONS
     "DeiT": {"accuracy": (34.8, 48.0, 66.1, 74.6, 79.9), "top5": (57.8, 71.5, 86.0, 91.8, 95.0)},
     "ConViT": {"accuracy": (47.8, 59.6, 73.7, 78.2, 81.4), "top5": (70.7, 80.3, 90.7, 93.8, 95.8)},
 }
-SIZES: dict[str, tuple[float, float | None, float]] = {  # arm -> top-1, top-5, images/s on a Quadro GP100 at batch 128
+PUBLISHED_SIZES: dict[str, tuple[float, float | None, float]] = {  # arm -> top-1, top-5, images/s
     "DeiT-Ti": (72.2, None, 1442), "ConViT-Ti": (73.1, 91.7, 734), "DeiT-Ti+": (75.9, 93.2, 1036),
     "ConViT-Ti+": (76.7, 93.6, 625), "DeiT-S": (79.8, None, 587), "ConViT-S": (81.3, 95.7, 305),
     "DeiT-S+": (79.0, 94.4, 480), "ConViT-S+": (82.2, 95.9, 382), "DeiT-B": (81.8, None, 187),
@@ -92,76 +92,72 @@ def locality(scale: Scale) -> StudySpec:
     return study(scale, ("imagenet100",), tuple(arms), recipe, data_options={"img_size": 224}, notes=notes)
 
 
-def after_sizes(folder: Path, scale: Scale, device: str) -> list[Measured]:
-    from softbias.study.papers.costs import inference_speed
+def after_sizes(folder: Path, scale: Scale, device: str) -> list[Measurement]:
+    from softbias.study.papers.measure import inference_speed
 
     batch, rounds = (8, 5) if scale == "smoke" else (128, 20)
-    theirs = {str(row["arm"]): float(row["value"]) for row in STUDIES["convit-sizes"].beside}
-    return [inference_speed(folder, device, batch, rounds, theirs, "the slides' figures, on a Quadro GP100")]
+    published = {arm: speed for arm, (_, _, speed) in PUBLISHED_SIZES.items()}
+    return [inference_speed(folder, device, batch, rounds, published, "the slides' figures, on a Quadro GP100")]
 
 
-def after_locality(folder: Path, scale: Scale, device: str) -> list[Measured]:
-    from softbias.study.papers import role_of_locality
+def after_locality(folder: Path, scale: Scale, device: str) -> list[Measurement]:
+    from softbias.study.papers.analyses import locality as analyze
 
-    return role_of_locality.measure(folder, device, pictures=50 if scale == "smoke" else 1000)
+    return analyze(folder, device, images=50 if scale == "smoke" else 1000)
 
 
-STUDIES: dict[str, NamedStudy] = {
-    "convit-sample-efficiency": NamedStudy(
-        name="convit-sample-efficiency",
-        title="ConViT: sample efficiency",
-        question="How much does ConViT gain over DeiT when only 5, 10, 30, 50 or 100 % of the training pictures are there?",
-        source=f"{PAPER}: table “Sample efficiency” (train size 5, 10, 30, 50, 100 %; DeiT and ConViT, top-1 and top-5).",
-        can=f"both curves, top-1, top-5 and the relative gap, at equal steps, with {DEIT_RECIPE} at paper scale.",
-        cannot="whether the original took equal steps or equal epochs at a smaller part (we read: equal steps), nor its draw "
-        "of the smaller parts: ours are stratified and nested. The slides print one run per cell, without an interval.",
-        build=sample_efficiency,
-        published=tuple(
-            number(
-                "imagenet", arm, value, f"ConViT, table “Sample efficiency”, {arm}-S", train_fraction=fraction, metric=metric
-            )
-            for arm, metrics in EFFICIENCY.items()
-            for metric, values in metrics.items()
-            for fraction, value in zip(FRACTIONS, values, strict=True)
-        ),
+SAMPLE_EFFICIENCY = NamedStudy(
+    name="convit-sample-efficiency",
+    title="ConViT: sample efficiency",
+    question="How much does ConViT gain over DeiT when only 5, 10, 30, 50 or 100 % of the training pictures are there?",
+    source=f"{PAPER}: table “Sample efficiency” (train size 5, 10, 30, 50, 100 %; DeiT and ConViT, top-1 and top-5).",
+    can=f"both curves, top-1, top-5 and the relative gap, at equal steps, with {DEIT_RECIPE} at paper scale.",
+    cannot="whether the original took equal steps or equal epochs at a smaller part (we read: equal steps), nor its draw "
+    "of the smaller parts: ours are stratified and nested. The slides print one run per cell, without an interval.",
+    build=sample_efficiency,
+    published=tuple(
+        number("imagenet", arm, value, f"ConViT, table “Sample efficiency”, {arm}-S", train_fraction=fraction, metric=metric)
+        for arm, metrics in EFFICIENCY.items()
+        for metric, values in metrics.items()
+        for fraction, value in zip(FRACTIONS, values, strict=True)
     ),
-    "convit-sizes": NamedStudy(
-        name="convit-sizes",
-        title="ConViT: sizes",
-        question="Does ConViT stay ahead of DeiT from 6 to 152 million parameters, and what does it cost in speed?",
-        source=f"{PAPER}: table “Results” (Ti to B+; heads, width, size, flops, speed, top-1, top-5).",
-        can="all twelve models with their widths and heads, their accuracy under one recipe, and their speed here.",
-        cannot="the slides' speeds, which are of a Quadro GP100 at batch 128: compare ratios, not images per second. The DeiT "
-        "numbers of Ti, S and B are quoted there from DeiT's authors, so they are not from the same training.",
-        build=sizes,
-        published=tuple(
-            number("imagenet", arm, value, "ConViT, table “Results”", metric=metric)
-            for arm, (top1, top5, _) in SIZES.items()
-            for metric, value in (("accuracy", top1), ("top5", top5))
-            if value is not None
-        ),
-        beside=tuple(
-            number(
-                "imagenet", arm, speed, "ConViT, table “Results”: images/s on a Quadro GP100 at batch 128", metric="images/s"
-            )
-            for arm, (_, _, speed) in SIZES.items()
-        ),
-        after=after_sizes,
+)
+
+SIZES = NamedStudy(
+    name="convit-sizes",
+    title="ConViT: sizes",
+    question="Does ConViT stay ahead of DeiT from 6 to 152 million parameters, and what does it cost in speed?",
+    source=f"{PAPER}: table “Results” (Ti to B+; heads, width, size, flops, speed, top-1, top-5).",
+    can="all twelve models with their widths and heads, their accuracy under one recipe, and their speed here.",
+    cannot="the slides' speeds, which are of a Quadro GP100 at batch 128: compare ratios, not images per second. The DeiT "
+    "numbers of Ti, S and B are quoted there from DeiT's authors, so they are not from the same training.",
+    build=sizes,
+    published=tuple(
+        number("imagenet", arm, value, "ConViT, table “Results”", metric=metric)
+        for arm, (top1, top5, _) in PUBLISHED_SIZES.items()
+        for metric, value in (("accuracy", top1), ("top5", top5))
+        if value is not None
     ),
-    "convit-locality": NamedStudy(
-        name="convit-locality",
-        title="ConViT: the role of locality",
-        question="Does accuracy grow with the locality strength α and with the number of gated layers? Do gated layers escape "
-        "locality while full attention seeks it?",
-        source=f"{PAPER}: section “Investigating the role of locality”: “SA layers try to become local, GPSA layers escape "
-        "locality”; final accuracy over locality strength and number of GPSA layers, and learning curves, on the first 100 "
-        "classes of ImageNet.",
-        can="final accuracy over strength × number of gated layers, learning curves per number of gated layers on held-out "
-        "pictures, the gates, and the non-locality of every layer without and with gates, before and after training.",
-        cannot="a comparison number by number: the slides show these results as pictures only, and do not print the strengths "
-        "they tried (ours are our choice). Non-locality is measured on each layer's own input, where the original's logging "
-        "used raw patch embeddings. Curves through training need --keep-checkpoints, and softbias probe RUN --checkpoints.",
-        build=locality,
-        after=after_locality,
+    beside=tuple(
+        number("imagenet", arm, speed, "ConViT, table “Results”: images/s on a Quadro GP100 at batch 128", metric="images/s")
+        for arm, (_, _, speed) in PUBLISHED_SIZES.items()
     ),
-}
+    after=after_sizes,
+)
+
+LOCALITY = NamedStudy(
+    name="convit-locality",
+    title="ConViT: the role of locality",
+    question="Does accuracy grow with the locality strength α and with the number of gated layers? Do gated layers escape "
+    "locality while full attention seeks it?",
+    source=f"{PAPER}: section “Investigating the role of locality”: “SA layers try to become local, GPSA layers escape "
+    "locality”; final accuracy over locality strength and number of GPSA layers, and learning curves, on the first 100 "
+    "classes of ImageNet.",
+    can="final accuracy over strength × number of gated layers, learning curves per number of gated layers on held-out "
+    "pictures, the gates, and the non-locality of every layer without and with gates, before and after training.",
+    cannot="a comparison number by number: the slides show these results as pictures only, and do not print the strengths "
+    "they tried (ours are our choice). Non-locality is measured on each layer's own input, where the original's logging "
+    "used raw patch embeddings. Curves through training need --keep-checkpoints, and softbias probe RUN --checkpoints.",
+    build=locality,
+    after=after_locality,
+)

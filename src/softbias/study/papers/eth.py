@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from softbias.study.arms import Arm
-from softbias.study.papers.named import Measured, NamedStudy, Scale, number, small_recipe, smoke_recipe, study
+from softbias.study.papers.named import Measurement, NamedStudy, Scale, number, small_recipe, smoke_recipe, study
 from softbias.study.spec import StudySpec
 from softbias.training.recipe import find_recipe
 
@@ -16,7 +16,8 @@ PAPER = (
     "Architectures Against Traditional CNNs, Deep Learning Project Report"
 )
 DYNAMIC, WINDOWS = "local: dynamic depth-wise", "local: windows"
-THEIRS = {"ResNet": "ResNet50", "ViT": "ViT", DYNAMIC: "Local ViT"}  # our arm -> the document's name
+DOCUMENT_NAMES = {"ResNet": "ResNet50", "ViT": "ViT", DYNAMIC: "Local ViT"}  # our arm -> the document's name
+TOP4, ON_BACKGROUND = (2.09, 1.93, 2.13), (15.0, 10.5, 14.5)  # Tables 2 and 3 (percent), in this order
 LOCAL = (
     "The document describes attention inside windows; the code it ran has a dynamic 7 × 7 depth-wise convolution and no "
     "attention. Both are here, and the published numbers stand beside the second."
@@ -44,18 +45,18 @@ def on_the_same_runs(scale: Scale) -> StudySpec:
     return replace(cifar10(scale), store=f"../eth-cifar10-{scale}/runs")
 
 
-def after_combined(folder: Path, scale: Scale, device: str) -> list[Measured]:
-    from softbias.study.papers.scenes import measure
+def after_combined(folder: Path, scale: Scale, device: str) -> list[Measurement]:
+    from softbias.study.papers.analyses import scenes
 
-    theirs = {str(row["arm"]): float(row["value"]) for row in STUDIES["eth-combined"].beside}
-    return measure(folder, device, "combined", "top4_matching", 200 if scale == "smoke" else 5000, theirs)
+    published = dict(zip(DOCUMENT_NAMES, TOP4, strict=True))
+    return scenes(folder, device, "combined", "top4_matching", 200 if scale == "smoke" else 5000, published)
 
 
-def after_background(folder: Path, scale: Scale, device: str) -> list[Measured]:
-    from softbias.study.papers.scenes import measure
+def after_background(folder: Path, scale: Scale, device: str) -> list[Measurement]:
+    from softbias.study.papers.analyses import scenes
 
-    theirs = {str(row["arm"]): float(row["value"]) / 100 for row in STUDIES["eth-background"].beside}
-    return measure(folder, device, "background", "accuracy", 100 if scale == "smoke" else 5000, theirs)
+    published = {arm: value / 100 for arm, value in zip(DOCUMENT_NAMES, ON_BACKGROUND, strict=True)}
+    return scenes(folder, device, "background", "accuracy", 100 if scale == "smoke" else 5000, published)
 
 
 UNKNOWN = (
@@ -63,49 +64,50 @@ UNKNOWN = (
     "with patches of 4, and at paper scale with models of about ResNet50's size."
 )
 
-STUDIES: dict[str, NamedStudy] = {
-    "eth-cifar10": NamedStudy(
-        name="eth-cifar10",
-        title="ETH: CIFAR-10 from scratch",
-        question="Is a local transformer closer to a CNN than to a full transformer when all are trained alike on CIFAR-10?",
-        source=f"{PAPER}: section 4.1: “the test accuracy for Local ViT is very similar to that for ResNet50”; Table 1: 80 "
-        "epochs, learning rate 1e-5, batch 64, weight decay 5e-4, Adam, one-cycle.",
-        can="the three architectures under one recipe, with both readings of “local”.",
-        cannot=f"{UNKNOWN} The document prints no accuracies, only curves, so there is nothing to set beside ours. Its code's "
-        "configuration files say 1e-4 where the document says 1e-5.",
-        build=cifar10,
+
+CIFAR10 = NamedStudy(
+    name="eth-cifar10",
+    title="ETH: CIFAR-10 from scratch",
+    question="Is a local transformer closer to a CNN than to a full transformer when all are trained alike on CIFAR-10?",
+    source=f"{PAPER}: section 4.1: “the test accuracy for Local ViT is very similar to that for ResNet50”; Table 1: 80 "
+    "epochs, learning rate 1e-5, batch 64, weight decay 5e-4, Adam, one-cycle.",
+    can="the three architectures under one recipe, with both readings of “local”.",
+    cannot=f"{UNKNOWN} The document prints no accuracies, only curves, so there is nothing to set beside ours. Its code's "
+    "configuration files say 1e-4 where the document says 1e-5.",
+    build=cifar10,
+)
+
+COMBINED = NamedStudy(
+    name="eth-combined",
+    title="ETH: four pictures in one",
+    question="How many of four classes in one picture do models name that were trained on single objects?",
+    source=f"{PAPER}: section 3.2 and Table 2, “Top 4 Matching for each model on the combined dataset”: random 1.6, "
+    "ResNet50 2.09, ViT 1.93, Local ViT 2.13.",
+    can="the mean and the histogram of Top-4 matching on the runs of eth-cifar10, for both ways in which a larger picture "
+    "can enter a model (resize, native), with intervals over at least 5,000 scenes (fewer at smoke scale) and over seeds.",
+    cannot=f"which entry the document used, {UNKNOWN} Its means are of 100 scenes (standard error about 0.08).",
+    build=on_the_same_runs,
+    beside=tuple(
+        number("cifar10", arm, value, f"ETH, Table 2: mean Top 4 Matching of {name}", metric="top-4 matching")
+        for (arm, name), value in zip(DOCUMENT_NAMES.items(), TOP4, strict=True)
     ),
-    "eth-combined": NamedStudy(
-        name="eth-combined",
-        title="ETH: four pictures in one",
-        question="How many of four classes in one picture do models name that were trained on single objects?",
-        source=f"{PAPER}: section 3.2 and Table 2, “Top 4 Matching for each model on the combined dataset”: random 1.6, "
-        "ResNet50 2.09, ViT 1.93, Local ViT 2.13.",
-        can="the mean and the histogram of Top-4 matching on the runs of eth-cifar10, for both ways in which a larger picture "
-        "can enter a model (resize, native), with intervals over at least 5,000 scenes (fewer at smoke scale) and over seeds.",
-        cannot=f"which entry the document used, {UNKNOWN} Its means are of 100 scenes (standard error about 0.08).",
-        build=on_the_same_runs,
-        beside=tuple(
-            number("cifar10", arm, value, f"ETH, Table 2: mean Top 4 Matching of {theirs}", metric="top-4 matching")
-            for (arm, theirs), value in zip(THEIRS.items(), (2.09, 1.93, 2.13), strict=True)
-        ),
-        after=after_combined,
+    after=after_combined,
+)
+
+BACKGROUND = NamedStudy(
+    name="eth-background",
+    title="ETH: a small object on a large background",
+    question="Do models still recognize an object that covers a sixteenth of the picture?",
+    source=f"{PAPER}: section 3.3 and Table 3, “Accuracy for each model on background dataset”: random 10.0 %, ResNet50 "
+    "15.0 %, ViT 10.5 %, Local ViT 14.5 %.",
+    can="the accuracy on pictures pasted at a random place of a background four times their side, on the runs of "
+    "eth-cifar10, for both entries, with intervals over at least 5,000 scenes (fewer at smoke scale) and over seeds.",
+    cannot=f"the document's twenty backgrounds (ours are those of $SOFTBIAS_DATA/backgrounds, or generated textures), "
+    f"which entry it used, {UNKNOWN} Its accuracies are of 200 scenes (standard error about 2.5 points).",
+    build=on_the_same_runs,
+    beside=tuple(
+        number("cifar10", arm, value, f"ETH, Table 3: accuracy of {name}, percent", metric="background accuracy")
+        for (arm, name), value in zip(DOCUMENT_NAMES.items(), ON_BACKGROUND, strict=True)
     ),
-    "eth-background": NamedStudy(
-        name="eth-background",
-        title="ETH: a small object on a large background",
-        question="Do models still recognize an object that covers a sixteenth of the picture?",
-        source=f"{PAPER}: section 3.3 and Table 3, “Accuracy for each model on background dataset”: random 10.0 %, ResNet50 "
-        "15.0 %, ViT 10.5 %, Local ViT 14.5 %.",
-        can="the accuracy on pictures pasted at a random place of a background four times their side, on the runs of "
-        "eth-cifar10, for both entries, with intervals over at least 5,000 scenes (fewer at smoke scale) and over seeds.",
-        cannot=f"the document's twenty backgrounds (ours are those of $SOFTBIAS_DATA/backgrounds, or generated textures), "
-        f"which entry it used, {UNKNOWN} Its accuracies are of 200 scenes (standard error about 2.5 points).",
-        build=on_the_same_runs,
-        beside=tuple(
-            number("cifar10", arm, value, f"ETH, Table 3: accuracy of {theirs}, percent", metric="background accuracy")
-            for (arm, theirs), value in zip(THEIRS.items(), (15.0, 10.5, 14.5), strict=True)
-        ),
-        after=after_background,
-    ),
-}
+    after=after_background,
+)

@@ -78,66 +78,65 @@ def depth(scale: Scale) -> StudySpec:
     return study(scale, DATA[scale], arms, unmixed(scale), **words(scale))
 
 
-STUDIES: dict[str, NamedStudy] = {
-    "ibit-imagenet": NamedStudy(
-        name="ibit-imagenet",
-        title="IBiT: ImageNet",
-        question="Is a DeiT with learned masks better than DeiT and ConViT of the same size?",
-        source=f"{PAPER}: Table 3, “Training Results”: IBiT 74.2, DeiT 72.2 (their reproduction 71.5), ConViT 73.1.",
-        can="the three models, each with the augmentation the document gives it: IBiT without CutMix and mixup, the others "
-        "with.",
-        cannot="the effect of the masks alone, because the augmentation differs between the arms: ibit-ablation does that. The "
-        "document contradicts itself on heads (3 in Table 1, 4 in the appendix: we take 3), its released code differs from it, "
-        "and DeiT 72.2 and ConViT 73.1 are quoted there from other papers, with other weight decay.",
-        build=imagenet,
-        published=(
-            number("imagenet", "IBiT", 74.2, "IBiT, Table 3"),
-            number("imagenet", "DeiT", 72.2, "IBiT, Table 3, as DeiT's authors report"),
-            number("imagenet", "DeiT", 71.5, "IBiT, Table 3, their reproduction"),
-            number("imagenet", "ConViT", 73.1, "IBiT, Table 3, as ConViT's authors report"),
-        ),
+IMAGENET = NamedStudy(
+    name="ibit-imagenet",
+    title="IBiT: ImageNet",
+    question="Is a DeiT with learned masks better than DeiT and ConViT of the same size?",
+    source=f"{PAPER}: Table 3, “Training Results”: IBiT 74.2, DeiT 72.2 (their reproduction 71.5), ConViT 73.1.",
+    can="the three models, each with the augmentation the document gives it: IBiT without CutMix and mixup, the others with.",
+    cannot="the effect of the masks alone, because the augmentation differs between the arms: ibit-ablation does that. The "
+    "document contradicts itself on heads (3 in Table 1, 4 in the appendix: we take 3), its released code differs from it, "
+    "and DeiT 72.2 and ConViT 73.1 are quoted there from other papers, with other weight decay.",
+    build=imagenet,
+    published=(
+        number("imagenet", "IBiT", 74.2, "IBiT, Table 3"),
+        number("imagenet", "DeiT", 72.2, "IBiT, Table 3, as DeiT's authors report"),
+        number("imagenet", "DeiT", 71.5, "IBiT, Table 3, their reproduction"),
+        number("imagenet", "ConViT", 73.1, "IBiT, Table 3, as ConViT's authors report"),
     ),
-    "ibit-ablation": NamedStudy(
-        name="ibit-ablation",
-        title="IBiT: mask × CutMix",
-        question="What do learned masks give, and what does leaving out CutMix give?",
-        source=f"{PAPER}: Table 4, “Ablation Configurations”: A masks without CutMix 74.2, B masks with CutMix 72.2, C (DeiT) "
-        "no masks with CutMix 71.5.",
-        can="the whole 2 × 2, with the cell that the document lacks (no mask, no CutMix), everything else equal.",
-        cannot="the document's cell C as it was trained: that had mixup as well, and stochastic depth on the feed-forward "
-        "part.",
-        build=ablation,
-        published=(
-            number("imagenet", "mask, no CutMix", 74.2, "IBiT, Table 4, A"),
-            number("imagenet", "mask, CutMix", 72.2, "IBiT, Table 4, B"),
-            number("imagenet", "no mask, CutMix", 71.5, "IBiT, Table 4, C"),
-        ),
+)
+
+ABLATION = NamedStudy(
+    name="ibit-ablation",
+    title="IBiT: mask × CutMix",
+    question="What do learned masks give, and what does leaving out CutMix give?",
+    source=f"{PAPER}: Table 4, “Ablation Configurations”: A masks without CutMix 74.2, B masks with CutMix 72.2, C (DeiT) "
+    "no masks with CutMix 71.5.",
+    can="the whole 2 × 2, with the cell that the document lacks (no mask, no CutMix), everything else equal.",
+    cannot="the document's cell C as it was trained: that had mixup as well, and stochastic depth on the feed-forward part.",
+    build=ablation,
+    published=(
+        number("imagenet", "mask, no CutMix", 74.2, "IBiT, Table 4, A"),
+        number("imagenet", "mask, CutMix", 72.2, "IBiT, Table 4, B"),
+        number("imagenet", "no mask, CutMix", 71.5, "IBiT, Table 4, C"),
     ),
-    "ibit-scaling": NamedStudy(
-        name="ibit-scaling",
-        title="IBiT: scaling",
-        question="Does the advantage of learned masks grow with the amount of data?",
-        source=f"{PAPER}: Figure 4, “Training and Scaling Curves”; numbers from the logs of its release.",
-        can="both curves at 5, 25 and 100 % of the data, at equal epochs.",
-        cannot="the budget of the original, which it does not state: equal epochs is our reading of 17 % at 5 % of the data. "
-        "The logs are of the released models, which are neither the document's IBiT nor DeiT (positions, residual, weight "
-        "decay).",
-        build=scaling,
-        published=tuple(
-            number("imagenet", arm, value, "IBiT, logs of the release", train_fraction=fraction)
-            for arm, values in LOGS.items()
-            for fraction, value in zip(FRACTIONS, values, strict=True)
-        ),
+)
+
+SCALING = NamedStudy(
+    name="ibit-scaling",
+    title="IBiT: scaling",
+    question="Does the advantage of learned masks grow with the amount of data?",
+    source=f"{PAPER}: Figure 4, “Training and Scaling Curves”; numbers from the logs of its release.",
+    can="both curves at 5, 25 and 100 % of the data, at equal epochs.",
+    cannot="the budget of the original, which it does not state: equal epochs is our reading of 17 % at 5 % of the data. "
+    "The logs are of the released models, which are neither the document's IBiT nor DeiT (positions, residual, weight "
+    "decay).",
+    build=scaling,
+    published=tuple(
+        number("imagenet", arm, value, "IBiT, logs of the release", train_fraction=fraction)
+        for arm, values in LOGS.items()
+        for fraction, value in zip(FRACTIONS, values, strict=True)
     ),
-    "ibit-depth": NamedStudy(
-        name="ibit-depth",
-        title="IBiT: masks in the first blocks",
-        question="Are masks needed in later layers?",
-        source=f"{PAPER}: section 6.1: “This motivates the idea that learned masks may not even be needed in later layers, "
-        "though we leave further architectural modifications to future work.”",
-        can="accuracy with masks in the first k blocks, everything else equal.",
-        cannot="a comparison: the document conjectures this and measured only masks in all blocks.",
-        build=depth,
-        published=(number("imagenet", "masks in 12 of 12", 74.2, "IBiT, Table 3"),),
-    ),
-}
+)
+
+DEPTH = NamedStudy(
+    name="ibit-depth",
+    title="IBiT: masks in the first blocks",
+    question="Are masks needed in later layers?",
+    source=f"{PAPER}: section 6.1: “This motivates the idea that learned masks may not even be needed in later layers, "
+    "though we leave further architectural modifications to future work.”",
+    can="accuracy with masks in the first k blocks, everything else equal.",
+    cannot="a comparison: the document conjectures this and measured only masks in all blocks.",
+    build=depth,
+    published=(number("imagenet", "masks in 12 of 12", 74.2, "IBiT, Table 3"),),
+)

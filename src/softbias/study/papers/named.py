@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.study.arms import Arm
-from softbias.study.spec import StudySpec
+from softbias.study.spec import PublishedNumber, StudySpec
 from softbias.training.recipe import Recipe, find_recipe
 
 Scale = Literal["smoke", "small", "paper"]
@@ -30,8 +30,8 @@ TOO_LARGE = ("imagenet", "imagenet100")  # for minutes on two cores, even where 
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What was measured after the runs: files under <study>/extra, for the report and for whoever reads the folder."""
+class Measurement:
+    """A measurement on the finished runs: a title, a text, and files under <study>/extra."""
 
     title: str
     about: str
@@ -58,9 +58,9 @@ class NamedStudy:
     can: str
     cannot: str
     build: Callable[[Scale], StudySpec]
-    published: tuple[Mapping[str, Any], ...] = ()
-    beside: tuple[Mapping[str, Any], ...] = ()
-    after: Callable[[Path, Scale, str], list[Measured]] | None = None
+    published: tuple[PublishedNumber, ...] = ()
+    beside: tuple[PublishedNumber, ...] = ()
+    after: Callable[[Path, Scale, str], list[Measurement]] | None = None
 
     def spec(
         self,
@@ -111,9 +111,9 @@ def some(wanted: Sequence[str] | None, known: Collection[str], kind: str) -> tup
 
 def number(
     data: str, arm: str, value: float, note: str, *, train_fraction: float = 1.0, metric: str = "accuracy"
-) -> dict[str, Any]:
-    """A published number; `note` says where it stands."""
-    return {"data": data, "arm": arm, "train_fraction": train_fraction, "metric": metric, "value": value, "note": note}
+) -> PublishedNumber:
+    """A published number; `note` names its table."""
+    return PublishedNumber(data=data, arm=arm, train_fraction=train_fraction, metric=metric, value=value, note=note)
 
 
 def smoke_recipe(**overrides: Any) -> Recipe:

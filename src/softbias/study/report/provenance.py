@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pandas as pd
 from PIL import Image
@@ -15,14 +15,25 @@ from softbias.pages.format import duration, listed, share
 from softbias.pages.html import data_uri
 from softbias.runs.page import VERSIONS
 from softbias.runs.run import Run
+from softbias.schema import from_plain
 from softbias.study.headline import amount, each
 from softbias.study.report.gathering import Material, read_json
 
+EXTRA, MEASUREMENTS = "extra", "extra.json"  # the folder of a study with measurements on its runs, and their list
 BUDGETS = {
     "steps": "equal steps: every run takes as many steps as one on all the data",
     "epochs": "equal epochs: runs on less data take fewer steps",
     "flops": "equal computation: runs of costlier models take fewer steps",
 }
+
+
+class MeasurementRow(TypedDict):
+    """What extra.json says about a measurement; files are relative to the study's folder."""
+
+    title: str
+    about: str
+    figures: list[str]
+    tables: list[str]
 
 
 def notices(material: Material) -> list[str]:
@@ -172,12 +183,12 @@ def run_rows(material: Material) -> list[dict[str, str]]:
 
 
 def measured_after(folder: Path | None) -> list[dict[str, Any]]:
-    """What a named study measured on its finished runs (extra/extra.json): words, pictures and tables of each measurement."""
-    path = (folder or Path()) / "extra" / "extra.json"
+    """The measurements of a named study on its finished runs: title, text, pictures and tables of each."""
+    path = (folder or Path()) / EXTRA / MEASUREMENTS
     if folder is None or not path.is_file():
         return []
     made = []
-    for row in json.loads(path.read_text(encoding="utf-8")):
+    for row in from_plain(list[MeasurementRow], json.loads(path.read_text(encoding="utf-8")), str(path)):
         pictures, tables = (
             [folder / name for name in row[kind] if (folder / name).is_file()] for kind in ("figures", "tables")
         )

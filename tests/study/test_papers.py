@@ -19,14 +19,14 @@ from softbias.study import plan, progress
 from softbias.study.arms import read_recipe
 from softbias.study.compare import Comparison
 from softbias.study.estimate import StudyPlan
-from softbias.study.papers import CATALOGUE, SCALES, Measured, find_study, reproducing
-from softbias.study.papers.measuring import over_seeds
+from softbias.study.papers import SCALES, STUDIES, Measurement, find_study, list_studies, measure
+from softbias.study.papers.measure import ArmValue
 from softbias.study.report.provenance import measured_after
 from softbias.study.spec import StudySpec
 
 CLASSES = {"imagenet": 100, "imagenet100": 100, "cifar100": 100, "flowers102": 102}
 SIDES = {"imagenet": 224, "imagenet100": 224, "imagenette": 96, "imagewoof": 96, "flowers102": 96}
-EVERY = [(name, scale) for name in CATALOGUE for scale in SCALES]
+EVERY = [(name, scale) for name in STUDIES for scale in SCALES]
 
 
 @pytest.fixture(autouse=True)
@@ -50,12 +50,27 @@ def pretend(monkeypatch):
     monkeypatch.setattr(plan, "arm_macs", lambda arm, pictures: 1)  # models are built once, by their own test
 
 
+def test_a_study_of_another_package_is_found_by_its_entry_point(monkeypatch):
+    class Point:
+        name = "mine"
+
+        def load(self):
+            return replace(find_study("ibit-depth"), name="mine")
+
+    def points(group, name=None):
+        return [Point()] if group == "softbias.studies" and name in (None, "mine") else []
+
+    monkeypatch.setattr("softbias.study.papers.entry_points", points)
+    monkeypatch.setattr("softbias.study.papers.STUDIES", dict(STUDIES))
+    assert list_studies()[-1] == "mine" and find_study("mine").spec("paper").name == "mine-paper"
+
+
 def test_the_twelve_studies_are_there():
-    assert list(CATALOGUE) == [
+    assert list(STUDIES) == [
         "convit-sample-efficiency", "convit-sizes", "convit-locality", "ibit-imagenet", "ibit-ablation", "ibit-scaling",
         "ibit-depth", "arvit-table1", "arvit-cost", "eth-cifar10", "eth-combined", "eth-background",
     ]  # fmt: skip
-    assert all(name == study.name for name, study in CATALOGUE.items())
+    assert all(name == study.name for name, study in STUDIES.items())
 
 
 @pytest.mark.parametrize(("name", "scale"), EVERY)
@@ -127,12 +142,12 @@ def test_the_ablation_differs_in_mask_and_cutmix_and_in_nothing_else():
 
 
 def test_the_scenes_are_shown_to_the_runs_of_the_cifar_study(pretend):
-    ids = {name: [run.id for run in plan.study_runs(find_study(name).spec("small"))] for name in CATALOGUE if name[:3] == "eth"}
+    ids = {name: [run.id for run in plan.study_runs(find_study(name).spec("small"))] for name in STUDIES if name[:3] == "eth"}
     assert ids["eth-combined"] == ids["eth-background"] == ids["eth-cifar10"]
     assert find_study("eth-combined").spec("small").store == "../eth-cifar10-small/runs"
 
 
-@pytest.mark.parametrize("study", CATALOGUE.values(), ids=list(CATALOGUE))
+@pytest.mark.parametrize("study", STUDIES.values(), ids=list(STUDIES))
 def test_sources_are_quoted_and_every_published_number_says_where_it_stands(study):
     assert len(study.source) > 40 and len(study.can) > 40 and len(study.cannot) > 40 and study.question.endswith("?")
     arms = {arm.name for arm in study.build("paper").arms}
@@ -188,12 +203,12 @@ def test_a_damaged_set_is_not_replaced_in_silence(tmp_path):
 def test_the_list_names_every_study_and_tells_all_about_one(capsys):
     assert main(["reproduce", "--list"]) == 0
     printed = capsys.readouterr().out
-    assert all(name in printed and study.question in printed for name, study in CATALOGUE.items())
+    assert all(name in printed and study.question in printed for name, study in STUDIES.items())
     assert main(["reproduce", "arvit-table1", "--list"]) == 0
     printed = capsys.readouterr().out
     assert "84.76" in printed and "It cannot show" in printed and "paper: cifar10" in printed and "70 runs" in printed
     assert main(["reproduce", "--list", "--json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(CATALOGUE)
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(STUDIES)
 
 
 def test_a_wrong_name_or_none_is_refused_with_what_there_is(capsys):
@@ -224,8 +239,8 @@ def finished_study(monkeypatch, tmp_path, **more):
     """A named study whose runs are there at once, and what happens after them, in order."""
     happened = []
     outcome = Comparison(tmp_path, StudyPlan((), (), {}, {}), pandas.DataFrame({"arm": ["a"]}), **more)
-    monkeypatch.setattr(reproducing, "run_study", lambda *_, **settings: happened.append(settings["report"]) or outcome)
-    monkeypatch.setattr(reproducing, "make_report", lambda folder, _: happened.append("report") or folder / "report.html")
+    monkeypatch.setattr(measure, "run_study", lambda *_, **settings: happened.append(settings["report"]) or outcome)
+    monkeypatch.setattr(measure, "make_report", lambda folder, _: happened.append("report") or folder / "report.html")
     return happened
 
 
@@ -237,10 +252,10 @@ def test_measurements_come_after_the_runs_and_before_the_report_which_lists_them
 
     def after(folder, scale, device):
         happened.append((scale, device))
-        return [Measured("A thing", "in words", (folder / "extra" / "a.png",), (folder / "extra" / "a.csv",))]
+        return [Measurement("A thing", "in words", (folder / "extra" / "a.png",), (folder / "extra" / "a.csv",))]
 
     named = replace(find_study("convit-sizes"), after=after)
-    done = reproducing.reproducer(named, "smoke")(named.build("paper"), tmp_path, device="cpu")
+    done = measure.reproduce(named, "smoke", named.build("paper"), tmp_path, device="cpu")
     assert happened == [False, ("smoke", "cpu"), "report"] and done.report == tmp_path / "report.html"
     (one,) = measured_after(tmp_path)
     assert one["title"] == "A thing" and one["about"] == "in words"
@@ -257,7 +272,7 @@ def test_a_measurement_that_fails_is_told_and_hides_neither_runs_nor_report(monk
 
     named = replace(find_study("convit-sizes"), after=after)
     heard = Heard()
-    done = reproducing.reproducer(named, "smoke")(named.build("paper"), tmp_path, device="cpu", display=heard)
+    done = measure.reproduce(named, "smoke", named.build("paper"), tmp_path, device="cpu", display=heard)
     assert done.report is not None and happened == [False, "report"]
     assert any("RuntimeError: out of memory" in text for text in heard.told)
 
@@ -266,14 +281,15 @@ def test_nothing_is_measured_where_runs_failed(monkeypatch, tmp_path):
     happened = finished_study(monkeypatch, tmp_path, failed=(("a", "why"),))
     named = replace(find_study("convit-sizes"), after=lambda *_: happened.append("measured"))
     heard = Heard()
-    reproducing.reproducer(named, "smoke")(named.build("paper"), tmp_path, device="cpu", display=heard)
+    measure.reproduce(named, "smoke", named.build("paper"), tmp_path, device="cpu", display=heard)
     assert happened == [False, "report"] and any("some runs failed" in text for text in heard.told)
 
 
 def test_the_interval_over_seeds_is_student_s():
-    mean, low, high = over_seeds([1.0, 2.0, 3.0])
-    assert mean == 2 and high - 2 == pytest.approx(4.302653 / 3**0.5, rel=1e-5) and low == pytest.approx(4 - high)
-    assert over_seeds([5.0])[0] == 5 and np.isnan(over_seeds([5.0])[1])
+    found = ArmValue.over_seeds("a", [1.0, 2.0, 3.0])
+    assert found.value == 2 and found.high - 2 == pytest.approx(4.302653 / 3**0.5, rel=1e-5)
+    assert found.low == pytest.approx(4 - found.high)
+    assert ArmValue.over_seeds("a", [5.0]).value == 5 and np.isnan(ArmValue.over_seeds("a", [5.0]).low)
 
 
 MEASURED = {  # study -> tables that it writes beside its report, and a column with numbers in it
@@ -292,7 +308,7 @@ MEASURED = {  # study -> tables that it writes beside its report, and a column w
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize("name", STUDIES)
 def test_every_study_runs_at_smoke_scale(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SOFTBIAS_DEBUG", "1")
     out = tmp_path / f"{name}-smoke"
