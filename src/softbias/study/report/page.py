@@ -23,7 +23,7 @@ from softbias.study.report.differences import differences_blocks
 from softbias.study.report.examples import example_section
 from softbias.study.report.gathering import Material, gather
 from softbias.study.report.learning import fitted_blocks, learning_blocks
-from softbias.study.report.provenance import commands, facts, measured_after, notices, run_rows, sentences
+from softbias.study.report.provenance import commands, facts, measured_after, notices, run_rows
 from softbias.study.report.results import Block, Results, published_table, slug
 
 CHARTS: dict[str, tuple[str, Callable[[Results, str], list[Block]]]] = {  # name: title of the section, drawing function
@@ -94,12 +94,12 @@ def render_report(results: Results, sections: list[dict[str, Any]], published: T
     study = material.study
     return render(
         "report.html.jinja",
-        title=study.get("title") or study.get("name") or f"{len(material.runs)} runs compared",
-        question=study.get("question") or "",
-        source=study.get("source") or "",
+        title=(study.title or study.name) if study else f"{len(material.runs)} runs compared",
+        question=study.question if study else "",
+        source=study.source if study else "",
         headline=headline(results.comparisons),
         rules=RULES,
-        notes=sentences(material, "notes"),
+        notes=study.notes if study else (),
         notices=notices(material),
         size=size_of(results),
         arms=material.arms,

@@ -1,4 +1,4 @@
-"""What was run: with what, on what, for how long, by which commands; and what a reader must know before believing it."""
+"""How the numbers of a report were made: data, hardware, time, versions, commands; and what a reader must know first."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any, TypedDict
 import pandas as pd
 from PIL import Image
 
-from softbias.pages.format import duration, listed, share
+from softbias.errors import SoftbiasError
+from softbias.pages.format import count, duration, listed, share
 from softbias.pages.html import data_uri
 from softbias.runs.page import VERSIONS
 from softbias.runs.run import Run
 from softbias.schema import from_plain
 from softbias.study.headline import amount, each
-from softbias.study.report.gathering import Material, read_json
+from softbias.study.report.gathering import Material
 
 EXTRA, MEASUREMENTS = "extra", "extra.json"  # the folder of a study with measurements on its runs, and their list
 BUDGETS = {
@@ -37,10 +38,10 @@ class MeasurementRow(TypedDict):
 
 
 def notices(material: Material) -> list[str]:
-    """What must be known before reading on: sets that were replaced, published numbers of other sets, missing runs."""
-    found = sentences(material, "warnings")
-    published = {str(number.get("data")) for number in material.study.get("published") or []}
-    foreign = sorted(published - set(material.sets) - {"None", ""})
+    """What a reader must know first: data sets that were replaced, published numbers of other sets, missing runs."""
+    found = list(material.study.warnings) if material.study else []
+    published = {number["data"] for number in material.study.published} if material.study else set()
+    foreign = sorted(published - set(material.sets))
     without = [data for data in material.sets if data not in published]
     if foreign and without:
         found.append(
@@ -51,53 +52,48 @@ def notices(material: Material) -> list[str]:
     missing = incomplete(material)
     if missing:
         found.append(missing)
-    twice = len(material.frame[~material.frame["pretext"].astype(bool)]) - len(material.runs)
-    if twice > 0:
-        found.append(f"{twice} finished run{'s are' if twice > 1 else ' is'} left out: without test scores, or there twice.")
+    left_out = len(material.frame[~material.frame["pretext"].astype(bool)]) - len(material.runs)
+    if left_out > 0:
+        verb = "are" if left_out > 1 else "is"
+        found.append(f"{count(left_out, 'finished run')} {verb} left out: without a test score, or repeated.")
     return found
 
 
 def below_pixels(material: Material) -> list[str]:
     """A sentence for every set on which no model is as good as a logistic regression on pixels."""
-    said = []
+    found = []
     for data in material.sets:
-        there = []
+        below = []
         for fraction in material.fractions(data):
             cell = material.runs[(material.runs["data"] == data) & (material.runs["train_fraction"] == fraction)]
-            pixels = pd.to_numeric(cell["baseline_accuracy"]).mean()  # nan, and never more, where there is none
+            pixels = pd.to_numeric(cell["baseline_accuracy"]).mean()  # nan without a baseline, which compares as false
             best = cell.groupby("arm")["accuracy"].mean().max()
-            there += [f"{amount(fraction)} {100 * best:.1f} against {100 * pixels:.1f} %"] if best < pixels else []
-        if there:
-            there = there if len(there) < 4 else [there[0], f"so on to {there[-1]}"]
-            said.append(
-                f"On {data} the best model is below a logistic regression on raw pixels, {listed(there)}: these models were "
-                "trained for too short a time, or on too few pictures, and what tells them apart here may not hold where they "
-                "do better."
+            below += [f"{amount(fraction)} {100 * best:.1f} against {100 * pixels:.1f} %"] if best < pixels else []
+        if below:
+            below = below if len(below) < 4 else [below[0], f"so on to {below[-1]}"]
+            found.append(
+                f"On {data} the best model is below a logistic regression on raw pixels, {listed(below)}: these models were "
+                "trained for too short a time, or on too few pictures, and their differences may not hold where they do better."
             )
-    return said
-
-
-def sentences(material: Material, name: str) -> list[str]:
-    """The warnings or the notes of the study, such as what of an original it can and cannot show."""
-    return [str(text) for text in material.study.get(name) or []]
+    return found
 
 
 def incomplete(material: Material) -> str | None:
-    """Whether all arms have the same seeds at all fractions."""
+    """A sentence where arms lack seeds or fractions that others have."""
     counts = material.runs.groupby(["data", "train_fraction", "arm"]).size()
     wanted = material.runs.groupby("data")["seed"].nunique()
     whole = sum(int(wanted[data]) * len(material.fractions(data)) * len(material.arms) for data in material.sets)
     absent = whole - int(counts.sum())
     if absent <= 0:
         return None
-    return f"The study is not complete: {absent} of {whole} runs are missing. Arms are compared over the seeds they share."
+    return f"The study is not complete: {absent} of {whole} runs are missing. Arms are compared over the seeds that both have."
 
 
 def facts(material: Material) -> list[tuple[str, str]]:
     """Name and value: runs, time, budget, hardware, versions."""
     frame = material.frame
     before = frame[frame["pretext"].astype(bool)]
-    environments = [read_json(Path(run) / "environment.json") for run in frame["run"]]
+    environments = [Run(run).environment() for run in frame["run"]]
     seconds = float(pd.to_numeric(frame["seconds"]).sum())
     rows = [("Runs", f"{len(material.runs)} compared" + (f", {len(before)} pre-trainings" if len(before) else ""))]
     rows += [("Training", f"{duration(seconds)} of training in all, {duration(seconds / len(frame))} a run")]
@@ -106,18 +102,15 @@ def facts(material: Material) -> list[tuple[str, str]]:
         for data, runs in material.runs.groupby("data", sort=False)
     ]
     rows += [("Data", "; ".join(pictures))]
-    budget = material.study.get("budget")
-    rows += [("Budget", BUDGETS[budget])] if budget in BUDGETS else []
-    if material.study.get("tune"):
-        text = f"{material.study['tune']} trials for each arm on a validation part of the training data, never the test split"
-        rows += [("Tuning", text)]
-    elif budget:
-        rows += [("Tuning", "none: every arm was trained with the same recipe")]
+    if material.study:
+        trials = f"{material.study.tune} trials for each arm on a validation part of the training data, never the test split"
+        rows += [("Budget", BUDGETS[material.study.budget])]
+        rows += [("Tuning", trials if material.study.tune else "none: every arm was trained with the same recipe")]
     rows += [("Recipe", text) for text in [recipes(material)] if text]
-    where = distinct(
+    hardware = distinct(
         f"{one.get('hardware')} ({one.get('device')}, threads: {one.get('threads')})" for one in environments if one
     )
-    rows += [("Hardware", where)] if where else []
+    rows += [("Hardware", hardware)] if hardware else []
     rows += [("Platform", text) for text in [distinct(one.get("platform") for one in environments)] if text]
     versions = [f"{tool} {distinct(one.get(tool) for one in environments)}" for tool in VERSIONS]
     rows += [("Versions", ", ".join(text for text in versions if not text.endswith(" ")))]
@@ -126,12 +119,12 @@ def facts(material: Material) -> list[tuple[str, str]]:
 
 
 def recipes(material: Material) -> str:
-    """How the compared runs were trained, with the steps they took."""
+    """The recipes of the compared runs, with their steps."""
     found = dict[str, list[int]]()
     for row in each(material.runs):
         try:
-            one = Run(Path(row.run)).spec.recipe
-        except (OSError, ValueError):  # of another version, perhaps; the scores are what a report is about
+            one = Run(row.run).spec.recipe
+        except SoftbiasError:  # a config of another version: the report is about the scores
             continue
         text = f"{one.optimizer}, learning rate {one.peak_lr():.3g} ({one.schedule}), weight decay {one.weight_decay:g}"
         found.setdefault(f"{text}, batch {one.batch_size}", []).append(int(row.steps))
@@ -140,33 +133,32 @@ def recipes(material: Material) -> str:
 
 
 def distinct(values: Iterable[Any]) -> str:
-    """Different values, once each; differing hardware or versions are worth seeing."""
+    """Every value once: a reader should see that hardware or versions differ."""
     return "; ".join(dict.fromkeys(str(value) for value in values if value))
 
 
 def commands(material: Material) -> list[str]:
-    """How to get the same again."""
+    """The commands that make the same again."""
     if material.folder is None:
-        few = " ".join(shown(place) for place in material.places[:3])
-        return [f"softbias report {few}{' …' if len(material.places) > 3 else ''}"]
-    place = shown(material.folder)
-    again = [f"softbias study {place}"] if (material.folder / "study.yaml").is_file() else []
-    return [*again, f"softbias report {place}"]
+        few = " ".join(typed(folder) for folder in material.given[:3])
+        return [f"softbias report {few}{' …' if len(material.given) > 3 else ''}"]
+    folder = typed(material.folder)
+    again = [f"softbias study {folder}"] if (material.folder / "study.yaml").is_file() else []
+    return [*again, f"softbias report {folder}"]
 
 
-def shown(place: Path) -> str:
-    """A path as one would type it here."""
-    try:
-        return place.resolve().relative_to(Path.cwd()).as_posix()
-    except ValueError:
-        return place.name
+def typed(folder: Path) -> str:
+    """A path as a user would type it in the working directory."""
+    if folder.resolve().is_relative_to(Path.cwd()):
+        return folder.resolve().relative_to(Path.cwd()).as_posix()
+    return folder.name
 
 
 def run_rows(material: Material) -> list[dict[str, str]]:
     base = material.folder
     made = []
     for row in each(material.runs):
-        page = Path(row.run) / "report.html"
+        page = Run(row.run).page_path
         inside = base is not None and page.is_file() and page.resolve().is_relative_to(base.resolve())
         made.append(
             {

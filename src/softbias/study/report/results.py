@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import pandas as pd
 
@@ -17,6 +16,7 @@ from softbias.study.comparison import compare_arms, summarize
 from softbias.study.headline import each
 from softbias.study.learning_curve import Fitted, curve_fits, matching_data
 from softbias.study.report.gathering import Material
+from softbias.study.spec import PublishedNumber
 
 METRICS = ("accuracy", "top1", "top-1")
 TOP5 = ("top5", "top-5")
@@ -52,12 +52,12 @@ class Results:
 
     @staticmethod
     def of(material: Material) -> Results:
-        comparisons = compare_arms(material.frame, reference=material.study.get("reference"))
+        comparisons = compare_arms(material.frame)
         return Results(
             material,
             summarize(material.frame),
             comparisons,
-            read_published(material.study.get("published") or []),
+            read_published(material.study.published if material.study else ()),
             matching_data(material.frame, comparisons),
             curve_fits(material.frame),
         )
@@ -87,14 +87,14 @@ class Results:
         return same if len(same) else accuracies[~accuracies["data"].isin(self.material.sets)]
 
 
-def read_published(numbers: Sequence[dict[str, Any]]) -> pd.DataFrame:
+def read_published(numbers: Sequence[PublishedNumber]) -> pd.DataFrame:
     """A row per published number, its value in percent; printed: the value with all of its digits."""
     rows = []
     for number in numbers:
-        value, metric = float(number["value"]), str(number.get("metric", "accuracy"))
+        value, metric = number["value"], number.get("metric", "accuracy")
         value = 100 * value if metric in (*METRICS, *TOP5) and value <= 1 else value
-        about = [number.get("data", ""), number.get("arm", ""), float(number.get("train_fraction", 1))]
-        rows.append([*about, metric, value, str(number.get("note", ""))])
+        cell = [number["data"], number["arm"], number.get("train_fraction", 1.0)]
+        rows.append([*cell, metric, value, number.get("note", "")])
     table = pd.DataFrame(rows, columns=PUBLISHED)
     digits = {metric: max(map(decimals, cell["value"])) for metric, cell in table.groupby("metric")}
     return table.assign(printed=[f"{row.value:.{digits[row.metric]}f}" for row in each(table)])
