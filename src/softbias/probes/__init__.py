@@ -28,11 +28,10 @@ from softbias.models.inspect import unwrap
 from softbias.probes import (
     changes,
     faithfulness,
-    gates,
     gradient_biasing,
     illustrations,
+    learned_bias,
     locality,
-    masks,
     profile,
     receptive_field,
     resolution,
@@ -93,8 +92,13 @@ def points(stem: str, across: str, title: str = "share of pictures") -> Callable
 
 PROBES: dict[str, Probe] = {
     "locality": Probe(locality.locality, locality.draw, "how far attention reaches, per layer and head"),
-    "gates": Probe(gates.gates, gates.draw, "gate, strength α, center and width of every positional head", 0, ()),
-    "masks": Probe(masks.masks, masks.draw, "learned masks: distance from the start, rank used, reach, the mask itself", 0, ()),
+    "gates": Probe(
+        learned_bias.gates, learned_bias.draw_gates, "gate, strength α, center and width of every positional head", 0, ()
+    ),
+    "masks": Probe(
+        learned_bias.masks, learned_bias.draw_masks,
+        "learned masks: distance from the start, rank used, reach, the mask itself", 0, (),
+    ),
     "gradient-biasing": Probe(
         gradient_biasing.gradient_biasing, gradient_biasing.draw,
         "the gradient on scores and on the map by distance, beside the mask", 200, ((3, 1),),

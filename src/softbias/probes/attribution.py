@@ -28,7 +28,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
-from torch.utils.hooks import RemovableHandle
 
 from softbias.attention import NoAttentionMapError
 from softbias.errors import NotMeasurableError, unknown_name
@@ -39,7 +38,6 @@ from softbias.models.inspect import (
     choose_layers,
     describe,
     inspect,
-    map_reader,
     unwrap,
 )
 from softbias.probes.features import cells
@@ -93,11 +91,10 @@ def inspect_with_gradients(model: nn.Module, images: Tensor, target: Tensor | No
     outputs: dict[int, Tensor] = {}
     with evaluating(model), ExitStack() as hooks, torch.enable_grad():
         for layer in layers:
-            for hook in (
-                sites[layer].module.register_forward_hook(value_hook(sites[layer], layer, maps, values), with_kwargs=True),
-                output_hook(sites[layer], layer, outputs),
-            ):
-                hooks.callback(hook.remove)
+            site = sites[layer]
+            reader = value_hook(site, layer, maps, values)
+            hooks.callback(site.module.register_forward_hook(reader, with_kwargs=True).remove)
+            hooks.callback(site.attention.output_layer.register_forward_pre_hook(output_hook(layer, outputs)).remove)
         images = images.detach().requires_grad_()
         logits = model(images)
         logits = logits if isinstance(logits, Tensor) else logits.logits
@@ -115,23 +112,23 @@ def inspect_with_gradients(model: nn.Module, images: Tensor, target: Tensor | No
 
 
 def value_hook(site: Site, layer: int, maps: dict[int, Tensor], values: dict[int, Tensor]) -> Callable[..., None]:
-    read_map = map_reader(site, layer, maps)
+    """Keeps A and V of the tokens that a layer is called with."""
 
-    def read(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def read(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        tokens = site.attention.tokens_of(args, kwargs)
         with torch.no_grad():
-            read_map(module, args, kwargs, output)
-            values[layer] = site.attention.values(site.attention.tokens_of(args, kwargs))
+            maps[layer], values[layer] = site.attention.attention_map(tokens), site.attention.values(tokens)
 
     return read
 
 
-def output_hook(site: Site, layer: int, outputs: dict[int, Tensor]) -> RemovableHandle:
+def output_hook(layer: int, outputs: dict[int, Tensor]) -> Callable[..., None]:
     """Keeps O = A V, the input of the output projection."""
 
-    def before(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+    def read(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         outputs[layer] = args[0]
 
-    return site.attention.output_layer.register_forward_pre_hook(before)
+    return read
 
 
 # Rollout of a model

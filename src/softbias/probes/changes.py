@@ -124,7 +124,8 @@ def shuffled(images: Tensor, rng: torch.Generator, *, tiles: int) -> Tensor:
     stay = (orders == torch.arange(count)).all(1)
     orders[stay] = orders[stay].roll(1, dims=1)
     parts = parts[torch.arange(batch)[:, None], orders].unflatten(1, (tiles, tiles))
-    return parts.permute(0, 3, 1, 4, 2, 5).reshape(batch, channels, height, width)
+    mixed: Tensor = parts.permute(0, 3, 1, 4, 2, 5).reshape(batch, channels, height, width)
+    return mixed
 
 
 # Occlusion
@@ -219,7 +220,8 @@ def partners(labels: Tensor, seed: int) -> Tensor:
 def swap_amplitude(images: Tensor, style: Tensor) -> Tensor:
     """Phase of one image, amplitude of another.  # (B, 3, H, W) twice"""
     own, other = torch.fft.rfft2(images), torch.fft.rfft2(style)
-    return torch.fft.irfft2(torch.polar(other.abs(), own.angle()), s=images.shape[-2:]).clamp(0, 1)
+    swapped: Tensor = torch.fft.irfft2(torch.polar(other.abs(), own.angle()), s=images.shape[-2:])
+    return swapped.clamp(0, 1)
 
 
 def swap_color(images: Tensor, style: Tensor) -> Tensor:

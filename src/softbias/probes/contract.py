@@ -55,7 +55,7 @@ def check_probe(probe: str | Probe, **options: Any) -> None:
 def small_model(name: str) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        options = {} if name == "resnet_nano" else {"patch_size": 4}
+        options: dict[str, Any] = {} if name == "resnet_nano" else {"patch_size": 4}
         return create_model(name, num_classes=CLASSES, img_size=SIDE, **options)
 
 

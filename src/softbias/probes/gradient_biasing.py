@@ -1,4 +1,4 @@
-"""Gradient biasing, the conjecture of IBiT's §6.2: a mask that favors what is near also favors its gradient.
+"""Gradient biasing, the conjecture of IBiT's §6.2: a mask that favors near patches also favors their gradient.
 
     Y = S ⊙ M,   ∂J/∂S = M ⊙ ∂J/∂Y
 
@@ -10,10 +10,10 @@ without masks (full attention, M = 1) beside it, where the two are the same. J i
     mask        mean |M|, likewise
     near_share  Σ |∂J/∂S| over pairs at most `near` patches apart / Σ over all; `uniform_near_share` is the share of such pairs
 
-Under norm="softmax" the mask stands inside the logarithm, the scores' gradient is not scaled by it, and M is not a factor of
-Y: the probe refuses such a layer rather than say something else under the same name. Prefix tokens are left out, and so is
-a layer whose patches receive no gradient at all (the last one of a model that pools by its class token; under the Frobenius
-norm its patches do receive one, through the norm alone, which is proportional to Y itself).
+Under norm="softmax" the mask is a term of the scores and not a factor, so their gradient is not scaled by it: the probe
+refuses such a layer. Prefix tokens are left out, and so is a layer whose patches receive no gradient at all: the last one of a
+model that pools by its class token. Under the Frobenius norm its patches do receive one, through the norm alone, which is
+proportional to Y itself.
 
 Shapes: B images, H heads, P patches.
 """
@@ -24,7 +24,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +32,7 @@ from torch.nn.functional import cross_entropy
 from softbias.attention import Attention
 from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError
+from softbias.grid import Grid
 from softbias.models.inspect import attention_sites
 from softbias.pages.static import heading, hue, panels, save
 from softbias.probes.drawing import latest
@@ -51,7 +51,7 @@ def gradient_biasing(
     split: str = "test",
     near: float = 1.5,
 ) -> Rows:
-    """Rows per layer and distance, averaged over heads. One pass forward and one back per picture."""
+    """Rows per layer and distance, averaged over heads. One pass forward and one back per image."""
     classifier = Classifier.of(model)
     images = sample(data, classifier, n=n, seed=seed, split=split)
     images.needed_labels("gradient-biasing")
@@ -65,23 +65,24 @@ def gradient_biasing(
         raise NotMeasurableError(
             f'layers {soft} of {classifier.name} have norm="softmax", where the mask does not scale the gradient'
         )
-    seen: dict[tuple[int, str, float], list[Tensor]] = defaultdict(list)
+    found: dict[tuple[int, str, float], list[Tensor]] = defaultdict(list)
     for batch, labels in images.batches(classifier.device, batch=50):
         assert labels is not None
         with torch.enable_grad(), recording(chosen) as recorded:
-            cross_entropy(classifier.logits(batch), labels, reduction="sum").backward()
-        for layer, (scores, masked, mask) in recorded.items():
-            assert scores.grad is not None
-            if not bool(chosen[layer].grid.patches_only(scores.grad).any()):
+            loss = cross_entropy(classifier.logits(batch), labels, reduction="sum")
+            inputs = [tensor for scores, masked, _ in recorded.values() for tensor in (scores, masked)]
+            slopes = iter(torch.autograd.grad(loss, inputs))
+        for layer, (_, _, mask) in recorded.items():
+            on_scores, on_map, grid = next(slopes), next(slopes), chosen[layer].grid
+            if not bool(grid.patches_only(on_scores).any()):
                 continue  # the last layer of a model that pools by its class token: its patches' rows reach no logit
-            for key, values in by_distance(scores.grad, masked.grad, mask, chosen[layer].grid, near).items():
-                seen[layer, *key].append(values.detach().cpu())
-        classifier.model.zero_grad(set_to_none=True)
-    if not seen:
+            for key, values in by_distance(on_scores, on_map, mask, grid, near).items():
+                found[layer, *key].append(values.cpu())
+    if not found:
         raise NotMeasurableError(
             f"no patch of {classifier.name} receives a gradient in a layer that has masks or full attention"
         )
-    rows = [row_of(layer, measure, distance, torch.cat(parts)) for (layer, measure, distance), parts in seen.items()]
+    rows = [row_of(layer, measure, distance, torch.cat(parts)) for (layer, measure, distance), parts in found.items()]
     return labeled(classifier, "gradient-biasing", rows, near=near, data=images.name)
 
 
@@ -93,7 +94,7 @@ def row_of(layer: int, measure: str, distance: float, values: Tensor) -> Row:
 
 @contextmanager
 def recording(layers: dict[int, Attention]) -> Iterator[dict[int, tuple[Tensor, Tensor, Tensor]]]:
-    """Run the layers by their definition and keep scores S, masked map Y and mask M, with the gradients of the first two."""
+    """Run the layers by their definition and keep scores S, masked map Y and mask M."""
     found: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def explicit(layer: int, module: Attention) -> Callable[[Tensor], Tensor]:
@@ -102,8 +103,6 @@ def recording(layers: dict[int, Attention]) -> Iterator[dict[int, tuple[Tensor, 
             scores, mask = module.scores(q, k), module.score_mask()
             assert mask is not None
             masked = scores * mask
-            scores.retain_grad()
-            masked.retain_grad()
             found[layer] = scores, masked, mask.detach()
             return module.merge(module.apply_scores(masked, v))
 
@@ -111,15 +110,18 @@ def recording(layers: dict[int, Attention]) -> Iterator[dict[int, tuple[Tensor, 
 
     try:
         for layer, module in layers.items():
-            module.forward = explicit(layer, module)  # type: ignore[method-assign]
+            module.forward = explicit(layer, module)  # type: ignore[assignment, method-assign]
         yield found
     finally:
         for module in layers.values():
-            del module.forward  # the class's own is seen again
+            del module.forward  # that of the class takes effect again
 
 
-def by_distance(scores: Any, masked: Any, mask: Tensor, grid: Any, near: float) -> dict[tuple[str, float], Tensor]:
-    """Relative strength at every distance on the grid, averaged over heads.  # (B, H, N, N) twice, (H, N, N) -> (B,)"""
+def by_distance(scores: Tensor, masked: Tensor, mask: Tensor, grid: Grid, near: float) -> dict[tuple[str, float], Tensor]:
+    """Relative strength of both gradients and of the mask at every distance on the grid, averaged over heads.
+
+    # (B, H, N, N) twice, (H, N, N) -> (B,)
+    """
     distances = grid.distances().to(mask)
     kinds = {"on_scores": scores, "on_map": masked, "mask": mask.expand_as(scores)}
     found: dict[tuple[str, float], Tensor] = {}

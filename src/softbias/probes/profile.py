@@ -22,7 +22,7 @@ from softbias.pages.charts import Axis, Chart, Series
 from softbias.pages.format import measured, measured_interval
 from softbias.pages.html import render
 from softbias.pages.tables import Cell, Table
-from softbias.probes import changes, gates, locality, receptive_field, resolution, shift
+from softbias.probes import changes, learned_bias, locality, receptive_field, resolution, shift
 from softbias.probes import scenes as scene_probes
 from softbias.probes.drawing import latest
 from softbias.probes.rows import Row, Rows, estimate, model_label, not_measured, plain
@@ -78,7 +78,7 @@ ITEMS = (
 )  # fmt: skip
 MEASURES: dict[str, Callable[..., Rows]] = {
     "locality": locality.locality,
-    "gates": gates.gates,
+    "gates": learned_bias.gates,
     "receptive-field": receptive_field.receptive_field,
     "shift": shift.shift,
     "rotation": changes.rotation,

@@ -78,7 +78,8 @@ def middle_gradient(features: Tensor, images: Tensor, rng: torch.Generator, *, k
     signs = (2 * torch.randint(2, (features.shape[1],), generator=rng) - 1).to(features)
     chosen = features[:, :, features.shape[2] // 2, features.shape[3] // 2] @ signs
     (gradient,) = torch.autograd.grad(chosen.sum(), images, retain_graph=keep)
-    return gradient.norm(dim=1)
+    strength: Tensor = gradient.norm(dim=1)
+    return strength
 
 
 def middle_of(features: Tensor, images: Tensor) -> tuple[float, float]:

@@ -138,7 +138,7 @@ def relevance(rolled: Tensor, grid: Grid, rows: slice) -> Tensor:
     """
     taken = rolled[:, rows, grid.prefix :].mean(1)
     taken = taken / taken.sum(-1, keepdim=True).clamp_min(torch.finfo(taken.dtype).tiny)
-    return taken.unflatten(-1, (grid.height, grid.width))
+    return taken.reshape(-1, grid.height, grid.width)
 
 
 def output_rows(model: nn.Module, grid: Grid) -> slice:
@@ -158,5 +158,6 @@ def effective_patches(shares: Tensor) -> Tensor:
 def rank_correlation(one: Tensor, other: Tensor) -> Tensor:
     """Spearman's, without ties.  # 2 × (B, P) -> (B,)"""
     ranks = [part.argsort(-1).argsort(-1).double() for part in (one, other)]
-    centered = [part - part.mean(-1, keepdim=True) for part in ranks]
-    return (centered[0] * centered[1]).sum(-1) / (centered[0].norm(dim=-1) * centered[1].norm(dim=-1)).clamp_min(1e-30)
+    a, b = (part - part.mean(-1, keepdim=True) for part in ranks)
+    correlation: Tensor = (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1)).clamp_min(1e-30)
+    return correlation

@@ -13,17 +13,16 @@ import csv
 import io
 import json
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from softbias.classifier import Classifier
 from softbias.files import write_text
-from softbias.models.inspect import attention_sites
 from softbias.pages.format import measured, measured_interval
 from softbias.stats import wilson
 
@@ -212,15 +211,3 @@ def cell_text(row: Row, column: str) -> str:
     if column == "model":
         return model_label(row)
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def learned_rows(model: nn.Module, measures: Collection[str]) -> Rows:
-    """What the layers have learned about positions, by measure, read off their weights."""
-    rows: Rows = []
-    for layer, site in enumerate(attention_sites(model)):
-        if not set(measures).isdisjoint(site.attention.bias_measures):
-            for row in site.attention.bias_rows():
-                if row["measure"] in measures:
-                    about: Row = {"measure": row["measure"], "unit": row["unit"], "layer": layer, "head": row["head"]}
-                    rows.append({**about, **row, **without_interval(row["value"])})
-    return rows

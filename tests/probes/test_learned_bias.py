@@ -12,11 +12,8 @@ from softbias.attention.positional import bump_rows
 from softbias.grid import Grid
 from softbias.kernels.rolling import kernel_map
 from softbias.models import create_model
-from softbias.probes import gates as gates_module
 from softbias.probes import illustrations
-from softbias.probes import masks as masks_module
-from softbias.probes.gates import gates
-from softbias.probes.masks import masks
+from softbias.probes.learned_bias import draw_gates, draw_masks, gates, masks
 
 
 def by_head(rows, measure: str, layer: int = 0) -> list[float]:
@@ -112,9 +109,9 @@ def test_figures_are_drawn(tmp_path):
     convit, ibit = gates(create_model("convit_nano")), masks(create_model("ibit_nano"))
     through = [{**row, "step": step, "epoch": step} for step in (0, 1, 2) for row in ibit]
     made = [
-        *gates_module.draw(convit, tmp_path),
-        *masks_module.draw(ibit, tmp_path / "a"),
-        *masks_module.draw(through, tmp_path),
+        *draw_gates(convit, tmp_path),
+        *draw_masks(ibit, tmp_path / "a"),
+        *draw_masks(through, tmp_path),
     ]
     assert len(made) == 5 and all(file.stat().st_size > 5000 for file in made)
 
