@@ -64,7 +64,7 @@ class SplitImages:
 class Epoch(NamedTuple):
     """The order of an epoch; for each image also the number of its appearance in it (see `repeated`)."""
 
-    count: int  # epochs before this one
+    past: int  # epochs before this one
     number: Tensor  # (), the same on the device: a tensor, so that compiled code takes any epoch
     images: Tensor  # (N,)
     views: Tensor  # (N,)
@@ -112,11 +112,11 @@ class Batches:
         """Mean and standard deviation on the device: made once, and not by eight kernels in every step."""
         return torch.tensor(self.mean, device=self.images.device), torch.tensor(self.std, device=self.images.device)
 
-    def epoch(self, count: int) -> Epoch:
-        """The epoch after `count` others."""
+    def epoch(self, past: int) -> Epoch:
+        """The epoch after `past` others."""
         device = self.images.device
-        order = hash_integers(self.seed, count, torch.arange(len(self.images), device=device), "order").argsort()
-        return Epoch(count, torch.tensor(count, device=device), *repeated(order, self.recipe.augmentation.repeats))
+        order = hash_integers(self.seed, past, torch.arange(len(self.images), device=device), "order").argsort()
+        return Epoch(past, torch.tensor(past, device=device), *repeated(order, self.recipe.augmentation.repeats))
 
     def at(self, step: int, epoch: Epoch) -> tuple[Tensor, Tensor]:
         """This process's share of a step: images and views.  # 2 × (B,)"""

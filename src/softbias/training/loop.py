@@ -137,7 +137,7 @@ def end_epoch(prepared: Prepared, epoch: Epoch, lr: float, meter: Meter) -> dict
     speed = meter.speed()
     means = dict(zip(prepared.take_step.names, accelerator.reduce(state.sums, "mean").tolist(), strict=True))
     state.sums.zero_()
-    number = epoch.count + 1
+    number = epoch.past + 1
     row: dict[str, Any] = {"event": "epoch", "step": state.step, "epoch": number, "epochs": prepared.epochs}
     taken, skipped = means.pop("taken"), round(means.pop("skipped"))
     scaled = accelerator.scaler is not None  # loss scaling skips steps to find its scale
