@@ -4,16 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from softbias.training import batches
 from softbias.training.batches import SplitImages, channel_statistics
 
 
 @pytest.mark.parametrize("share", [1.0, 0.0], ids=["on the device", "read batch by batch"])
-def test_pictures_come_in_the_order_of_their_indices(little, monkeypatch, share):
-    monkeypatch.setattr(batches, "GPU_SHARE", share)
-    monkeypatch.setattr(batches, "AT_ONCE", 7)
+def test_pictures_come_in_the_order_of_their_indices(little, share):
     data, indices = little(40), np.random.default_rng(1).permutation(40)[:20]
-    images = SplitImages(data, indices, torch.device("cpu"))
+    images = SplitImages(data, indices, torch.device("cpu"), share=share, at_once=7)
     assert (images.resident is None) == (share == 0)
     asked = torch.tensor([19, 0, 7])
     assert np.array_equal(images.load(asked).permute(0, 2, 3, 1), data.images[indices[asked]])

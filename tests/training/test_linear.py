@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from softbias.training import linear
 from softbias.training.linear import STRENGTHS, linear_probe, pixel_features
 
 
@@ -17,19 +16,17 @@ def test_features_are_probed_however_few_pictures_there_are_to_choose_a_strength
 
 
 @pytest.mark.parametrize("size", [(32, 32), (100, 70), (16, 1024), (1024, 3)], ids=str)
-def test_features_are_block_averages_of_any_shape_of_picture(monkeypatch, size):
-    monkeypatch.setattr(linear, "AT_ONCE", 4)
+def test_features_are_block_averages_of_any_shape_of_picture(size):
     images = np.random.default_rng(0).integers(0, 256, (10, *size, 3), np.uint8)
-    found = pixel_features(images)
+    found = pixel_features(images, at_once=4)
     factor = -(-max(size) // 32)
     rows, columns = (min(factor, side) for side in size)
     assert found.shape == (10, (size[0] // rows) * (size[1] // columns) * 3)
     assert found[9, :3] == pytest.approx(images[9, :rows, :columns].mean((0, 1)) / 255, abs=1e-5)
 
 
-def test_gray_pictures_have_one_feature_per_pixel_and_a_single_colored_one_gives_all_three(monkeypatch):
-    monkeypatch.setattr(linear, "AT_ONCE", 4)
+def test_gray_pictures_have_one_feature_per_pixel_and_a_single_colored_one_gives_all_three():
     gray = np.repeat(np.random.default_rng(0).integers(0, 256, (10, 32, 32, 1), np.uint8), 3, -1)
-    assert pixel_features(gray).shape == (10, 1024)
+    assert pixel_features(gray, at_once=4).shape == (10, 1024)
     gray[2, 5, 5, 1] ^= 1
-    assert pixel_features(gray).shape == (10, 3072)
+    assert pixel_features(gray, at_once=4).shape == (10, 3072)

@@ -147,10 +147,10 @@ import torch
 torch.compiler.reset()  # imports the compiler, as every optimizer does when it is made
 from softbias.training.recipe import RECIPES
 from softbias.runs.spec import RunSpec
-from softbias.training.display import Quiet
+from softbias.training.display import Display
 imported = time.time()
 class Stop(Exception): pass
-class First(Quiet):
+class First(Display):
     def step(self, step, row): self.at = time.time(); raise Stop
 from softbias.training.plan import LoopSettings
 recipe = RECIPES["small"].with_overrides(dict(batch_size=512, compile={compiled!r}, val_fraction=0.0, select="last"))

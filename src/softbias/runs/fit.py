@@ -36,7 +36,7 @@ from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec, read_config
 from softbias.training import checkpoint
 from softbias.training.acceleration import make_accelerator, start_trackers
-from softbias.training.display import Display, Quiet
+from softbias.training.display import Display
 from softbias.training.loop import OnEpoch, StoppedError, train
 from softbias.training.plan import LoopSettings
 from softbias.training.recipe import Recipe
@@ -104,7 +104,7 @@ def fit(
     settings       when the loop looks, evaluates and saves
     overrides      fields of the recipe and of its augmentation: `softbias.fit("fashion", lr=1e-3, flip=0)`
     """
-    shown = display or Quiet()
+    shown = display or Display()
     images = data if isinstance(data, Dataset) else None
     named = data.name if isinstance(data, Dataset) else data
     partial = PartialRunSpec(
@@ -190,7 +190,7 @@ def run_fit(
     notes      why the settings are as they are; the run keeps them
     settings   when the loop looks, evaluates and saves
     """
-    display = display or Quiet()
+    display = display or Display()
     accelerator = make_accelerator(spec.recipe, device)
     main = accelerator.is_main_process
     run = Run(folder_of(spec, out))

@@ -17,7 +17,7 @@ from softbias.runs.spec import RunSpec
 from softbias.runs.store import Store
 from softbias.study.estimate import time_steps
 from softbias.study.plan import load_once
-from softbias.training.display import Quiet
+from softbias.training.display import Display
 
 Event = dict[str, Any]
 
@@ -73,7 +73,7 @@ class RunResult:
         return RunResult(**{**given, "notes": tuple(Note(**note) for note in given["notes"])})
 
 
-class EventDisplay(Quiet):
+class EventDisplay(Display):
     """A run's display that sends its progress as events, at most one every `seconds`, and notes where the run continued."""
 
     def __init__(self, send: Callable[[Event], None] = lambda event: None, seconds: float = 0.0) -> None:

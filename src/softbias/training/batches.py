@@ -1,4 +1,4 @@
-"""What a step sees: which pictures, what becomes of them, and which part of the batch is this process's.
+"""Training batches: which images, in which order, and which share of a batch belongs to this process.
 
 The order of an epoch is the order of a hash of (seed, epoch, index); augmentation and mixing follow the same hash. So a batch
 is a function of (seed, step) alone: workers, processes and resumes do not change it.
@@ -29,13 +29,19 @@ if TYPE_CHECKING:
     from softbias.training.objectives.base import Objective
 
 GPU_SHARE = 0.4  # of the free memory of a GPU that a data set may take
-AT_ONCE = 1024  # pictures that are copied
+HOST_MEMORY = 16 * 2**30  # bytes that are taken for free on other devices
 
 
 class SplitImages:
-    """The images of a split, on the device if they fit there."""
+    """The images of a split, on the device if they fit there.
 
-    def __init__(self, data: Dataset, indices: NDArray[np.int64], device: torch.device) -> None:
+    share     of the free memory that they may take; otherwise they are read batch by batch
+    at_once   images that are copied at the same time, so that the host needs no second copy of the set
+    """
+
+    def __init__(
+        self, data: Dataset, indices: NDArray[np.int64], device: torch.device, *, share: float = GPU_SHARE, at_once: int = 1024
+    ) -> None:
         self.count = len(indices)
         self.device = device
         self.size = data.img_size
@@ -43,12 +49,12 @@ class SplitImages:
         self.source, self.indices = data.images, indices
         self.resident: Tensor | None = None
         size = self.count * int(np.prod(data.images.shape[1:]))
-        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 16 * 2**30
-        if size <= GPU_SHARE * free:
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else HOST_MEMORY
+        if size <= share * free:
             self.resident = torch.empty(self.count, 3, *self.size, dtype=torch.uint8, device=device)
-            for start in range(0, self.count, AT_ONCE):  # so that the host needs no second and third copy of the set
-                part = torch.from_numpy(data.images[indices[start : start + AT_ONCE]])
-                self.resident[start : start + AT_ONCE] = part.permute(0, 3, 1, 2)
+            for start in range(0, self.count, at_once):
+                part = torch.from_numpy(data.images[indices[start : start + at_once]])
+                self.resident[start : start + at_once] = part.permute(0, 3, 1, 2)
 
     def __len__(self) -> int:
         return self.count
@@ -90,7 +96,7 @@ class Batches:
 
     @property
     def batch_size(self) -> int:
-        """Of all processes together: the recipe's, or as many as there are."""
+        """Of all processes together: the recipe's, or the size of a smaller set."""
         size = min(self.recipe.batch_size, len(self.images))
         return max(1, size // self.world) * self.world
 
@@ -109,7 +115,7 @@ class Batches:
 
     @cached_property
     def statistics(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation on the device: made once, and not by eight kernels in every step."""
+        """Mean and standard deviation on the device, made once instead of in every step."""
         return torch.tensor(self.mean, device=self.images.device), torch.tensor(self.std, device=self.images.device)
 
     def epoch(self, past: int) -> Epoch:
@@ -140,7 +146,7 @@ class Batches:
 def channel_statistics(
     data: Dataset, indices: NDArray[np.int64], most: int = 5000
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of the channels, over evenly chosen training pictures: all, or 5,000 to 9,999 of them."""
+    """Mean and standard deviation of the channels, over all training images, or over 5,000 to 9,999 evenly chosen ones."""
     chosen = indices[:: max(1, len(indices) // most)]
     total, square, count = np.zeros(3), np.zeros(3), 0
     for start in range(0, len(chosen), 500):

@@ -1,14 +1,16 @@
-"""What a person sees while a run trains: a progress bar in a terminal, plain lines elsewhere, JSON lines for machines."""
+"""The progress of a training: a bar in a terminal, plain lines elsewhere, JSON lines for programs."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from typing import Any, Protocol
+from typing import Any
 
 
-class Display(Protocol):
+class Display:
+    """Shows nothing; also for the other processes of a distributed run."""
+
     def message(self, text: str) -> None: ...
     def start(self, step: int, total: int) -> None: ...
     def step(self, step: int, row: dict[str, Any]) -> None: ...
@@ -35,17 +37,7 @@ def describe(row: dict[str, Any]) -> str:
     return "  ".join(parts)
 
 
-class Quiet:
-    """Nothing at all; also the other processes of a distributed run."""
-
-    def message(self, text: str) -> None: ...
-    def start(self, step: int, total: int) -> None: ...
-    def step(self, step: int, row: dict[str, Any]) -> None: ...
-    def epoch(self, row: dict[str, Any]) -> None: ...
-    def stop(self) -> None: ...
-
-
-class Lines(Quiet):
+class Lines(Display):
     """A line per epoch, but not more than one every two seconds, and always the last."""
 
     def __init__(self) -> None:
@@ -60,7 +52,7 @@ class Lines(Quiet):
             print(describe(row), flush=True)
 
 
-class Json(Quiet):
+class Json(Display):
     def message(self, text: str) -> None:
         print(json.dumps({"event": "message", "text": text}), flush=True)
 
@@ -68,7 +60,7 @@ class Json(Quiet):
         print(json.dumps(row), flush=True)
 
 
-class Bar(Quiet):
+class Bar(Display):
     """A rich progress bar with the time left and the latest numbers."""
 
     def __init__(self) -> None:
@@ -83,7 +75,7 @@ class Bar(Quiet):
         from rich.table import Column
 
         self.console = Console(highlight=False)
-        # 80 columns hold all but the speed; a longer line is cut at its end, and no column is squeezed
+        # 80 columns hold everything but the speed. A longer line is cut at its end, and no column is squeezed.
         whole = Column(no_wrap=True)
         rest = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
         left = TimeRemainingColumn(compact=True, table_column=whole)
@@ -115,7 +107,7 @@ class Bar(Quiet):
 
 def choose(*, quiet: bool = False, json: bool = False, main: bool = True) -> Display:
     if quiet or not main:
-        return Quiet()
+        return Display()
     if json:
         return Json()
     return Bar() if sys.stdout.isatty() else Lines()

@@ -45,16 +45,16 @@ def can_be_fitted(data: Dataset, train: NDArray[np.int64]) -> bool:
     return quick and len(np.unique(data.labels[train])) > 1
 
 
-def pixel_features(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+def pixel_features(images: NDArray[np.uint8], *, at_once: int = AT_ONCE) -> NDArray[np.float32]:
     """Pixels in [0, 1], averaged down to 32 × 32; one channel where all images are gray.  # (n, features)"""
     factor = max(1, -(-max(images.shape[1:3]) // SIDE))
     rows, columns = (min(factor, side) for side in images.shape[1:3])  # the short side of a strip may be less
     height, width = images.shape[1] // rows, images.shape[2] // columns
     small, gray = np.empty((len(images), height, width, 3), np.float32), True
-    for start in range(0, len(images), AT_ONCE):  # all at once they would take eight times the memory of the set
-        part = images[start : start + AT_ONCE]
+    for start in range(0, len(images), at_once):  # all at once they would take eight times the memory of the set
+        part = images[start : start + at_once]
         pixels = part[:, : height * rows, : width * columns].astype(np.float32) / 255
-        small[start : start + AT_ONCE] = pixels.reshape(len(part), height, rows, width, columns, 3).mean((2, 4))
+        small[start : start + at_once] = pixels.reshape(len(part), height, rows, width, columns, 3).mean((2, 4))
         gray = gray and bool((part == part[..., :1]).all())
     return (small[..., :1] if gray else small).reshape(len(images), -1)
 

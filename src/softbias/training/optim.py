@@ -23,7 +23,7 @@ ONE_CYCLE_UP, ONE_CYCLE_START, ONE_CYCLE_END = 0.3, 1 / 25, 1 / 1000
 
 
 def parameter_groups(model: Any, weight_decay: float) -> list[dict[str, object]]:
-    """Matrices and masks are decayed; vectors (biases, norms, gates) and what the model names (embeddings) are not."""
+    """Matrices and masks are decayed. Vectors (biases, norms, gates) and the model's `no_weight_decay` (embeddings) are not."""
     spare = set(model.no_weight_decay()) if hasattr(model, "no_weight_decay") else set()
     decayed: list[nn.Parameter] = []
     kept: list[nn.Parameter] = []

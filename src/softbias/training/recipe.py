@@ -1,4 +1,4 @@
-"""Recipes: how a model is trained, as frozen data. Settings only, without torch, so that a command line can read them quickly.
+"""Recipes: how a model is trained, as frozen data. Nothing here imports torch, so that the command line starts quickly.
 
 Presets state where they come from and, where we measured it, what to expect. Every field can be overridden, also on the
 command line (`--recipe small --lr 1e-3 --flip 0`).
@@ -23,7 +23,7 @@ LEAST = {
 
 @cache
 def named_choices() -> dict[str, tuple[str, ...]]:
-    """The fields that take one of a few words, with these."""
+    """The fields that take one of a few words, with their choices."""
     return {name: get_args(kind) for name, kind in get_type_hints(Recipe).items() if get_origin(kind) is Literal}
 
 
@@ -33,19 +33,19 @@ class Recipe:
 
     objective          one of `softbias.training.objectives`: "supervised", "rotation", or one that was registered
     rotations          of the objective "rotation": "all" four of each image in a batch, or "one" at random
-    epochs, steps      how long; steps, where given, wins. A last incomplete batch of an epoch is left out
+    epochs, steps      the length; steps, where given, overrides epochs. The last incomplete batch of an epoch is left out
     lr, lr_per         the learning rate; with lr_per it is lr · batch_size / lr_per
     schedule           "cosine" to min_lr, "one-cycle" (up for 30 %, then down), or "constant"; each after a linear warm-up
                        from warmup_lr over warmup_epochs (one-cycle has its own)
     weight_decay       not on vectors (biases, norms, gates) and embeddings
     clip               largest norm of the gradient, 0: any
-    ema                decay of the averaged weights, which are then the model; 0: none
+    ema                decay of the averaged weights, which become the model; 0: none
     class_weights      "auto": inverse frequency where the classes differ by more than 1:3, "balanced": always, "none"
-    val_fraction       share of the training pictures kept for choosing the epoch, where the set has no validation split
-    select             "best" epoch on validation, or the "last"
+    val_fraction       share of the training images that choose the best epoch, where the set has no validation split
+    select             the model is that of the "best" epoch on validation, or of the "last"
     patience           epochs without a better one before training stops; None: never
     precision          "auto": bf16 on a GPU that has it, otherwise fp32
-    compile            "auto": on a GPU, for runs long enough to pay for it (see `training.plan.should_compile`)
+    compile            "auto": on a GPU, where a run is long enough (see `training.plan.should_compile`)
     regularize         losses on attention maps, such as "distance:layer=2,weight=0.01" (see `softbias.regularizers`)
     """
 
@@ -78,10 +78,10 @@ class Recipe:
     augmentation: Augmentation = field(default_factory=Augmentation)
 
     def __post_init__(self) -> None:
-        for f in dataclasses.fields(self):  # 8 and 8.0 are the same recipe, and must have the same run id
+        for f in dataclasses.fields(self):  # 8 and 8.0 are the same recipe, with the same run id
             if f.type == "float":
                 object.__setattr__(self, f.name, float(getattr(self, f.name)))
-        if isinstance(self.compile, bool):  # as YAML reads a bare "on" or "off"
+        if isinstance(self.compile, bool):  # YAML reads a bare "on" or "off" as a bool
             object.__setattr__(self, "compile", "on" if self.compile else "off")
         if self.objective not in OBJECTIVES and self.objective not in list_objectives():
             raise unknown_name("objective", self.objective, list_objectives())
@@ -90,7 +90,7 @@ class Recipe:
                 raise unknown_name(name, getattr(self, name), choices)
         for name, least in LEAST.items():
             value = getattr(self, name)
-            if value is not None and not value >= least:  # nor NaN
+            if value is not None and not value >= least:  # written so that NaN is refused, too
                 raise SoftbiasError(f"{name} must be at least {least}, but {name}={value}")
         if self.batch_size % self.accumulate:
             raise SoftbiasError(f"accumulate={self.accumulate} must divide batch_size={self.batch_size}")
@@ -202,7 +202,7 @@ ABOUT: dict[str, str] = {
     "eth": "the ETH study's CIFAR-10 setting: Adam, one-cycle, maximum lr 1e-5",
 }
 
-MEASURED: dict[str, str] = {  # what a recipe gave, with n; the tables are in results/training.md
+MEASURED: dict[str, str] = {  # accuracy of a recipe, with n; the tables are in results/training.md
     "small": "CIFAR-10, convit_tiny, 32 px, one H200, bf16: 94.3 % [93.9, 94.8 over test pictures] in 7 minutes, with "
     "--epochs 390 --batch-size 1024 --val-fraction 0 --select last; 93.7 % [93.2, 94.1] with "
     "240 epochs (n = 1 seed each)",

@@ -1,9 +1,9 @@
 """One optimizer step: batch → loss → gradient → clip → update. Plain, or replayed as CUDA graphs.
 
-At 32 px a step is hundreds of small kernels, and launching them takes longer than running them. On a single GPU it is recorded
-once and replayed: the same kernels on the same numbers, without the launches. All that changes between steps is copied into
-fixed tensors first: which pictures, the epoch, and the learning rate. Making a batch and training on it are two graphs on two
-streams, so that the next batch is made beside the present step: its kernels are far too small to fill a GPU.
+At 32 px a step is hundreds of small kernels, and launching them takes longer than running them. On a single GPU a step is
+captured once and replayed: the same kernels on the same numbers, without the launches. What changes between steps is copied
+into fixed tensors first: the indices of the images, the epoch, and the learning rate. Making a batch and training on it are
+two graphs on two streams. So the next batch is made during the present step: its kernels are too small to fill a GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from softbias.training.optim import trainable
 
 
 def step_names(regularizers: Iterable[str]) -> tuple[str, ...]:
-    """What a step returns, in order; losses of regularizers are without their weight.
+    """The names of the numbers that a step returns; losses of regularizers are without their weight.
 
     >>> step_names(["distance"])
     ('loss', 'accuracy', 'taken', 'skipped', 'task_loss', 'distance_loss', 'distance_active')
@@ -31,7 +31,10 @@ def step_names(regularizers: Iterable[str]) -> tuple[str, ...]:
 
 
 class PlainStep:
-    """A step as everybody would write it."""
+    """A step without a CUDA graph.
+
+    regularizers   label -> weight; with any, the model returns logits and values
+    """
 
     name = "plain steps"
 
@@ -45,14 +48,14 @@ class PlainStep:
         regularizers: Mapping[str, float] | None = None,
     ) -> None:
         self.accelerator, self.model, self.optimizer = accelerator, model, optimizer
-        self.regularizers = dict(regularizers or {})  # name -> weight; with any the model returns (logits, values)
+        self.regularizers = dict(regularizers or {})
         self.names = step_names(self.regularizers)
         self.batches, self.recipe, self.class_weights = batches, batches.recipe, class_weights
         self.parameters = list(trainable(model))
-        self.guarded = False
+        self.guarded = False  # whether a gradient that is not finite leaves the weights as they are
 
     def __call__(self, index: Tensor, view: Tensor, epoch: Tensor, lr: float) -> Tensor:
-        """What `names` names, "taken" 1 and "skipped" 0; or all 0 and "skipped" 1 for a step that was skipped."""
+        """The numbers of `names`: "taken" is 1 and "skipped" 0, or "skipped" is 1 and all others are 0."""
         self.set_lr(lr)
         self.optimizer.zero_grad(set_to_none=True)
         return self.update(self.batches.load(index, view, epoch))
@@ -68,7 +71,7 @@ class PlainStep:
         loss, right, *more = self.gradients(batch)
         norm = self.accelerator.clip_grad_norm_(self.parameters, self.recipe.clip or float("inf"))
         finite = loss.isfinite() if norm is None else loss.isfinite() & norm.isfinite()
-        if self.guarded:  # fused optimizers leave everything as it is where this is one
+        if self.guarded:  # a fused optimizer changes nothing where found_inf is one
             self.optimizer.found_inf = (~finite).float()
         self.optimizer.step()
         one, none = torch.ones_like(loss), torch.zeros_like(loss)
@@ -77,11 +80,11 @@ class PlainStep:
         return torch.where(finite, fine, skipped)
 
     def gradients(self, batch: Batch) -> list[Tensor]:
-        """Gradients of the mean loss over the batch, in `accumulate` parts; the means of what `names` names."""
+        """Compute the gradients of the mean loss in `accumulate` parts; loss, accuracy, and the numbers of regularizers."""
         seen: list[Tensor] = []
         parts = list(zip(*(each.chunk(self.recipe.accumulate) for each in batch), strict=True))
         for images, targets in parts:
-            share = len(images) / len(batch.images)  # a set smaller than its batch makes fewer or unequal parts
+            share = len(images) / len(batch.images)  # a small set makes fewer or unequal parts
             last = images is parts[-1][0]
             with nullcontext() if last else self.accelerator.no_sync(self.model), self.accelerator.autocast():
                 logits, *values = self.model(images) if self.regularizers else [self.model(images)]
@@ -94,7 +97,7 @@ class PlainStep:
         return seen
 
     def regularized(self, task: Tensor, values: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
-        """The loss with its regularizers, and what is logged of them.  # (), (regularizers, B)"""
+        """The loss with its regularizers, and the numbers that are logged.  # (), (regularizers, B)"""
         if values is None:
             return task, []
         loss, means = task, values.float().mean(1)
@@ -107,7 +110,7 @@ class PlainStep:
 class CudaGraphStep(PlainStep):
     """The same step as CUDA graphs, after a few plain ones.
 
-    Nobody looks at the loss between two replays, so a step whose gradient is not finite changes nothing, and is counted.
+    The loss is not read between two replays, so a step whose gradient is not finite changes nothing, and is counted.
     """
 
     name = "steps as CUDA graphs"
@@ -129,7 +132,7 @@ class CudaGraphStep(PlainStep):
         return self.graphs.replay((index, view, epoch))
 
 
-Inputs = tuple[Tensor, Tensor, Tensor]  # which pictures, which view of each, the epoch
+Inputs = tuple[Tensor, Tensor, Tensor]  # index and view of each image, and the epoch
 
 
 class CudaGraphs:
@@ -138,28 +141,28 @@ class CudaGraphs:
     def __init__(self, load: Callable[..., Batch], update: Callable[[Batch], Tensor], given: Inputs) -> None:
         self.inputs = [each.clone() for each in given]
         self.epoch: Tensor | None = None
-        self.aside = torch.cuda.Stream(priority=-1)  # first where a multiprocessor becomes free: it needs little, and soon
+        self.side = torch.cuda.Stream(priority=-1)  # its small kernels start as soon as a multiprocessor is free
         self.loaded, self.taken = torch.cuda.Event(), torch.cuda.Event()
         self.loading, self.training = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.loading, stream=self.aside):
+        with torch.cuda.graph(self.loading, stream=self.side):
             self.fresh = load(*self.inputs)
         self.batch = Batch(*(torch.empty_like(each) for each in self.fresh))
         with torch.cuda.graph(self.training):
             self.outputs = update(self.batch)
 
     def replay(self, given: Inputs) -> Tensor:
-        """A step. The batch is made beside what the GPU still has to do, as soon as the one before was taken."""
+        """One step. Its batch is made during earlier steps that the GPU still works on."""
         present = torch.cuda.current_stream()
-        if given[2] is not self.epoch:  # a new epoch, whose order the present stream makes
+        if given[2] is not self.epoch:  # a new epoch: the present stream is still computing its order
             self.epoch = given[2]
-            self.aside.wait_stream(present)
-        with torch.cuda.stream(self.aside):
-            self.aside.wait_event(self.taken)
+            self.side.wait_stream(present)
+        with torch.cuda.stream(self.side):
+            self.side.wait_event(self.taken)
             for fixed, changed in zip(self.inputs, given, strict=True):
                 fixed.copy_(changed)
-                changed.record_stream(self.aside)
+                changed.record_stream(self.side)
             self.loading.replay()
-            self.loaded.record(self.aside)
+            self.loaded.record(self.side)
         present.wait_event(self.loaded)
         for fixed, made in zip(self.batch, self.fresh, strict=True):
             fixed.copy_(made)
