@@ -12,6 +12,7 @@ from softbias.data import load_dataset, sources
 from softbias.data.dataset import Dataset
 from softbias.data.sources import choose_size, open_source
 from softbias.data.tables import read_listing
+from softbias.errors import SoftbiasError
 from softbias.pages.wording import text
 
 
@@ -216,7 +217,7 @@ def test_a_folder_of_npy_files_is_read_as_arrays(tmp_path):
 def test_what_cannot_be_read_is_refused_before_any_work(tmp_path):
     with pytest.raises(ValueError, match=r"there is no file or folder .*gone"):
         load_dataset(tmp_path / "gone")
-    with pytest.raises(ValueError, match="there is no resize_mode 'squash'"):
+    with pytest.raises(ValueError, match=r"resize_mode must be 'crop' or .* 'squash'"):
         load_dataset(make(tmp_path / "set", {"a": 2, "b": 2}), resize_mode="squash")
     for options in ({"group_by": "x"}, {"manifest": "split.csv"}, {"skip_broken": True}, {"seed": 1}):
         with pytest.raises(ValueError, match=f"named set fashion .*{next(iter(options))} is for your own pictures"):
@@ -242,3 +243,18 @@ def test_file_names_that_are_no_text_survive_cache_and_manifest(tmp_path):
     first = load_dataset(root, img_size=8, manifest=tmp_path / "split.csv")
     assert any(os.fsencode(file).endswith(b"caf\xe9.png") for file in first.files)
     assert load_dataset(root, img_size=8, seed=9, manifest=tmp_path / "split.csv").fingerprint() == first.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fit": "crop"}, "there is no field 'fit'"),
+        ({"img_size": "large"}, "img_size must be a whole number or a list .*, but is 'large'"),
+        ({"img_size": [8, 8, 8]}, "img_size must be"),
+        ({"resize_mode": "squash"}, "resize_mode must be 'crop' or 'pad' or 'stretch' or nothing, but is 'squash'"),
+        ({"skip_broken": "yes"}, "skip_broken must be true or false or nothing, but is 'yes'"),
+    ],
+)
+def test_options_from_a_file_are_checked_by_name_and_type(tmp_path, options, message):
+    with pytest.raises(SoftbiasError, match=message):
+        load_dataset(make(tmp_path / "set", {"a": 2, "b": 2}), **options)

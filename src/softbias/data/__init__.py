@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from softbias.data.cache import Progress
     from softbias.data.dataset import Dataset, check_dataset
     from softbias.data.named import DATASETS, list_datasets, register_dataset
     from softbias.data.packs import DatasetRequest
@@ -40,11 +41,13 @@ MODULES = {
 }
 
 
-def load_dataset(source: str | Path, *, group_by: str | None = None, **options: Any) -> Dataset:
+def load_dataset(
+    source: str | Path, *, group_by: str | None = None, progress: Progress | None = None, **options: Any
+) -> Dataset:
     """The decoded set: `open_source(source, group_by).read(**options)`; an option that is None counts as not given."""
     from softbias.data.sources import open_source
 
-    return open_source(source, group_by).read(**{name: value for name, value in options.items() if value is not None})
+    return open_source(source, group_by).read_with(options, progress)
 
 
 def __getattr__(name: str) -> Any:

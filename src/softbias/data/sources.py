@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -31,10 +32,34 @@ from softbias.data.splits import Indices, complete_splits, cut_groups, splits_of
 from softbias.data.tables import read_listing, recall_splits, write_manifest
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
+from softbias.schema import from_plain
 
 SIZES = (32, 64, 96, 128, 224)
 MANY = 20_000  # pictures; below that, more than 128 pixels cost more time than they bring accuracy
 SAMPLE = 500  # pictures whose headers are read for choosing the size
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """The options of a set, as the file of a run or a study states them; None counts as not given. See `Source.read`."""
+
+    img_size: int | tuple[int, int] | None = None
+    resize_mode: Literal["crop", "pad", "stretch"] | None = None
+    seed: int | None = None
+    group_by: str | None = None
+    skip_broken: bool | None = None
+    manifest: str | None = None
+    data_dir: str | None = None
+    download: bool | None = None
+    cache_dir: str | None = None
+    workers: int | None = None
+
+    @staticmethod
+    def check(options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that are given; an unknown name or a wrong type is refused."""
+        plain = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+        checked = from_plain(DataOptions, plain, "options of the data")
+        return {each.name: getattr(checked, each.name) for each in fields(checked) if getattr(checked, each.name) is not None}
 
 
 @dataclass(frozen=True)
@@ -118,6 +143,12 @@ class Source:
         files = tuple(str(file) for file in listing.files)
         notes += made
         return complete(Dataset(listing.name, images, listing.labels, listing.class_names, splits, files, tuple(notes)))
+
+    def read_with(self, options: Mapping[str, Any], progress: Progress | None = None) -> Dataset:
+        """`read` with options that are checked first; `group_by` among them was an argument of `open_source`."""
+        given = DataOptions.check(options)
+        given.pop("group_by", None)
+        return self.read(**given, progress=progress)
 
 
 def open_source(source: str | Path, group_by: str | None = None) -> Source:

@@ -209,8 +209,7 @@ def read_images(partial: PartialRunSpec, device: str, progress: Progress | None)
     if size:
         options["img_size"] = size[0]
         notes.append(size[1])
-    reading = {name: value for name, value in options.items() if name != "group_by" and value is not None}
-    return replace(partial, data_options=options), source.read(**reading, progress=progress), notes
+    return replace(partial, data_options=options), source.read_with(options, progress), notes
 
 
 def give_advice(spec: RunSpec, seconds: float | None, n_train: int, pretext: bool) -> list[Note]:
