@@ -112,13 +112,16 @@ def test_an_unknown_option_is_not_ignored(mechanism):
 REFUSALS = {
     "three heads tile no kernel": (lambda: Gated(24, 3, Grid(4, 4)), 'heads=3; ask for centers="rectangular".* as 1 × 3'),
     "nor do eight": (lambda: Positional(32, 8, Grid(4, 4)), "heads=8; .* as 2 × 4"),
-    "gated class token": (lambda: Gated(32, 4, Grid(4, 4, prefix=1)), "no place for 1 prefix token.*join at a later block"),
+    "gated class token": (
+        lambda: Gated(32, 4, Grid(4, 4, prefix=1)),
+        "takes no prefix tokens, but prefix=1; .*join at a later block",
+    ),
     "gated prefix": (lambda: Gated(32, 4, Grid(4, 4), prefix="drop"), '"refuse" or "content", but prefix=\'drop\''),
     "place alone": (
         lambda: Positional(32, 4, Grid(4, 4, prefix=1), content=False),
-        "positional attention without content has no place for 1 prefix token.*join at a later block",
+        "positional attention without content takes no prefix tokens, but prefix=1; .*join at a later block",
     ),
-    "convolved class token": (lambda: DepthwiseConv(32, 4, Grid(4, 4, prefix=2)), "no place for 2 prefix token"),
+    "convolved class token": (lambda: DepthwiseConv(32, 4, Grid(4, 4, prefix=2)), "takes no prefix tokens, but prefix=2"),
     "centers by name": (lambda: Gated(32, 4, Grid(4, 4), centers="round"), "\"rectangular\".*but centers='round'"),
     "too few centers": (lambda: Gated(32, 4, Grid(4, 4), centers=[(0, 1)]), r"4 pairs, but got shape \(1, 2\)"),
     "rank nought": (lambda: Masked(32, 4, Grid(4, 4), rank=0), "between 1 and the number of tokens, 16, but rank=0"),
@@ -150,11 +153,11 @@ def test_an_impossible_request_is_refused_with_what_was_given_and_what_is_allowe
 
 def test_three_heads_are_laid_out_in_a_row_when_asked():
     layer = Gated(24, 3, Grid(4, 4), centers="rectangular")
-    assert layer.place.weight.tolist() == [[-2.0, 0.0, -1.0], [0.0, 0.0, -1.0], [2.0, 0.0, -1.0]]
+    assert layer.position.weight.tolist() == [[-2.0, 0.0, -1.0], [0.0, 0.0, -1.0], [2.0, 0.0, -1.0]]
 
 
 def test_heads_sit_where_the_original_puts_them():
-    weight = Gated(18, 9, Grid(4, 4), strength=3.0).place.weight
+    weight = Gated(18, 9, Grid(4, 4), strength=3.0).position.weight
     for h1 in range(3):
         for h2 in range(3):
             assert weight[h1 + 3 * h2].tolist() == [3.0 * 2 * (h2 - 1), 3.0 * 2 * (h1 - 1), -3.0]

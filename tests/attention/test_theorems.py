@@ -91,7 +91,7 @@ def test_a_closed_gate_is_full_attention():
     close(layer(x), full(x))
 
 
-def test_an_open_gate_with_a_strong_place_looks_at_its_tap_alone():
+def test_an_open_gate_with_a_strong_position_looks_at_its_tap_alone():
     grid, centers = Grid(4, 5), [(0, 1), (1, 0), (0, 0), (-1, -1)]
     layer = Gated(16, 4, grid, gate=50.0, strength=1000.0, centers=centers).double()
     seen = layer.attention_map(noise(1, 20, 16))[0]
@@ -102,19 +102,19 @@ def test_an_open_gate_with_a_strong_place_looks_at_its_tap_alone():
             close(seen[head, row * 5 + column], wanted)
 
 
-def test_the_product_of_rows_and_columns_is_the_softmax_over_places():
+def test_the_product_of_rows_and_columns_is_the_softmax_over_positions():
     grid = Grid(3, 5)
     layer = Gated(16, 4, grid).double()
     with torch.no_grad():
-        layer.place.weight.copy_(noise(4, 3))
-        layer.place.bias.copy_(noise(4, seed=1))
+        layer.position.weight.copy_(noise(4, 3))
+        layer.position.bias.copy_(noise(4, seed=1))
     offsets = grid.offsets().double()
     encoding = torch.stack([offsets[..., 1], offsets[..., 0], offsets.square().sum(-1)], dim=-1)
-    wanted = (encoding @ layer.place.weight.T).permute(2, 0, 1).softmax(-1)
+    wanted = (encoding @ layer.position.weight.T).permute(2, 0, 1).softmax(-1)
     v = noise(2, 4, 15, 4, seed=2)
-    close(layer.place(v), wanted @ v)
-    close(layer.place.map(), wanted)
-    rows, columns = layer.place.axis_maps()
+    close(layer.position(v), wanted @ v)
+    close(layer.position.map(), wanted)
+    rows, columns = layer.position.axis_maps()
     close(torch.einsum("hrz,hcy->hrczy", rows, columns).reshape(4, 15, 15), wanted)
 
 

@@ -66,7 +66,7 @@ def test_gates_and_masks_are_those_of_the_weights(models):
     assert sorted(seen.gates) == [0, 1, 2] == sorted(seen.bias)
     assert seen.gates[1] == pytest.approx(blocks[1].attn.gate.sigmoid().detach().numpy())
     assert seen.bias_from((1, 1))[0] == pytest.approx(
-        blocks[0].attn.place.map()[:, 9].reshape(4, 8, 8).detach().numpy(), abs=1e-6
+        blocks[0].attn.position.map()[:, 9].reshape(4, 8, 8).detach().numpy(), abs=1e-6
     )
     masked = softbias.explain(models / "ibit_nano", picture())
     mask = open_classifier(models / "ibit_nano").model.blocks[2].attn.mask()

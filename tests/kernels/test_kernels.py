@@ -93,7 +93,7 @@ def test_the_layer_with_its_kernel_equals_its_definition_on_the_card(build, dtyp
     layer = build().cuda()
     x = torch.randn(4, len(layer.grid), 192, device="cuda", requires_grad=True)
     weights = torch.randn_like(x)
-    into = {"x": x} | {name: p for name, p in layer.named_parameters() if name != "place.bias"}  # whose gradient is zero
+    into = {"x": x} | {name: p for name, p in layer.named_parameters() if name != "position.bias"}  # whose gradient is zero
     with torch.autocast("cuda", dtype):
         found = torch.autograd.grad((layer(x) * weights).sum(), list(into.values()))
     wanted = torch.autograd.grad((layer.by_definition(x) * weights).sum(), list(into.values()))
@@ -120,7 +120,7 @@ def test_a_compiled_layer_starts_the_kernels_itself_on_the_card(build, program) 
     layer = build().cuda()
     x = torch.randn(4, len(layer.grid), 192, device="cuda", requires_grad=True)
     weights = torch.randn_like(x)
-    into = [x, *(p for name, p in layer.named_parameters() if name != "place.bias")]
+    into = [x, *(p for name, p in layer.named_parameters() if name != "position.bias")]
 
     def gradients(run):
         with torch.autocast("cuda", torch.bfloat16):

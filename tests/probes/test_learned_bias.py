@@ -36,11 +36,11 @@ def bump(weight: torch.Tensor) -> dict[str, float]:
 
 def test_the_width_is_the_standard_deviation_of_the_heads_own_map():
     torch.manual_seed(0)
-    place = create_model("convit_nano", img_size=128, patch_size=4, strength=0.1).blocks[0].attn.place
+    bias = create_model("convit_nano", img_size=128, patch_size=4, strength=0.1).blocks[0].attn.position
     middle = 16 * 32 + 16
-    attention = place.map()[0, middle]
-    offsets = place.grid.offsets()[middle].float()
-    found = bump(place.weight[:1])
+    attention = bias.map()[0, middle]
+    offsets = bias.grid.offsets()[middle].float()
+    found = bump(bias.weight[:1])
     center = (attention[:, None] * offsets).sum(0)
     spread = (attention * (offsets[:, 0] - center[0]).square()).sum().sqrt()
     assert [found["center_row"], found["center_column"]] == pytest.approx(center.tolist(), abs=0.02)

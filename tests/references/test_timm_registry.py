@@ -52,7 +52,7 @@ def test_timms_optimizer_factory_spares_embeddings_and_gates():
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     spared = {names[id(parameter)] for parameter in kept["params"]}
     assert {"pos_embed", "cls_token", "blocks.0.attn.gate"} <= spared
-    assert "blocks.0.attn.place.weight" in {names[id(parameter)] for parameter in decayed["params"]}
+    assert "blocks.0.attn.position.weight" in {names[id(parameter)] for parameter in decayed["params"]}
 
 
 @pytest.mark.slow

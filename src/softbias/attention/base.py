@@ -263,4 +263,4 @@ def copy_projection(target: Tensor, name: str, given: dict[str, Tensor]) -> None
 
 def refuse_prefix(grid: Grid, mechanism: str, advice: str) -> None:
     if grid.prefix:
-        raise SoftbiasError(f"{mechanism} has no place for {grid.prefix} prefix token(s); {advice}")
+        raise SoftbiasError(f"{mechanism} takes no prefix tokens, but prefix={grid.prefix}; {advice}")

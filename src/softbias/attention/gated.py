@@ -56,7 +56,7 @@ class Gated(Attention):
             raise SoftbiasError(f'prefix must be "refuse" or "content", but prefix={prefix!r}')
         if prefix == "refuse":
             refuse_prefix(grid, "gated attention", 'let them join at a later block, or ask for prefix="content"')
-        self.place = PositionBias(heads, grid.with_prefix(0), strength, centers, bias=True)
+        self.position = PositionBias(heads, grid.with_prefix(0), strength, centers, bias=True)
         self.gate = nn.Parameter(torch.full((heads,), float(gate)))
         self.init_weights()
 
@@ -66,13 +66,13 @@ class Gated(Attention):
         nn.init.eye_(self.qkv.weight[2 * self.width :])
 
     def bias_map(self) -> Tensor:
-        return self.place.map()
+        return self.position.map()
 
     def bias_rows(self) -> list[BiasRow]:
-        return by_head(gate_rows(self.gate.sigmoid()) + self.place.rows_of_heads())
+        return by_head(gate_rows(self.gate.sigmoid()) + self.position.rows_of_heads())
 
     def mixture(self) -> Mixture:
-        return Mixture(self.gate.sigmoid(), self.place.map())
+        return Mixture(self.gate.sigmoid(), self.position.map())
 
     @classmethod
     def options_to_replace(cls, source: Attention, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,24 +89,24 @@ class Gated(Attention):
     def attention_map(self, x: Tensor) -> Tensor:
         q, k, _ = self.project(x)
         g = self.shares()
-        position_map = pad(self.place.map(), (self.grid.prefix, 0, self.grid.prefix, 0))
+        position_map = pad(self.position.map(), (self.grid.prefix, 0, self.grid.prefix, 0))
         return (1 - g) * self.scores(q, k).softmax(-1) + g * position_map
 
     def fused(self, qkv: Tensor) -> Tensor | None:
         program = None if self.grid.prefix else dispatch.gated_attention(qkv)
         if program is None:
             return None
-        return program(qkv, self.place.weight, self.place.bias, self.gate, self.scale, self.grid.width)
+        return program(qkv, self.position.weight, self.position.bias, self.gate, self.scale, self.grid.width)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         content_out = dispatch.dot_product_attention(q, k, v, scale=self.scale)
         program = None if self.grid.prefix else dispatch.gated_mix(content_out, v)
         if program is not None:
-            place = self.place.weight, self.place.bias, self.gate
-            mixed = program(content_out, v, *place, self.grid.height, self.grid.width)
+            learned = self.position.weight, self.position.bias, self.gate
+            mixed = program(content_out, v, *learned, self.grid.height, self.grid.width)
             return mixed.transpose(1, 2)  # `merge` turns it back: no copy
         g = self.shares().to(v.dtype)
-        position_out = self.place(v[:, :, self.grid.prefix :])
+        position_out = self.position(v[:, :, self.grid.prefix :])
         if self.grid.prefix:
             position_out = pad(position_out, (0, 0, self.grid.prefix, 0))
         return torch.lerp(content_out, position_out, g)  # content_out + g (position_out − content_out)

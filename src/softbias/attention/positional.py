@@ -169,28 +169,28 @@ class Positional(Attention):
         if not content:
             refuse_prefix(grid, "positional attention without content", "let them join at a later block")
         self.content = content
-        self.place = PositionBias(heads, grid, strength, centers)
+        self.position = PositionBias(heads, grid, strength, centers)
 
     def bias_map(self) -> Tensor:
-        return self.place.map()
+        return self.position.map()
 
     def bias_rows(self) -> list[BiasRow]:
-        return self.place.rows_of_heads()
+        return self.position.rows_of_heads()
 
     def position_scores(self) -> Tensor:
         """v · r(δ), zero where a prefix token takes part.  # (H, N, N)"""
-        return pad(self.place.scores(), (self.grid.prefix, 0, self.grid.prefix, 0))
+        return pad(self.position.scores(), (self.grid.prefix, 0, self.grid.prefix, 0))
 
     def attention_map(self, x: Tensor) -> Tensor:
         if not self.content:
             self.check_input(x)
-            return self.place.map().to(x.dtype).expand(x.shape[0], -1, -1, -1)
+            return self.position.map().to(x.dtype).expand(x.shape[0], -1, -1, -1)
         q, k, _ = self.project(x)
         return (self.scores(q, k) + self.position_scores()).softmax(-1)
 
     def attend(self, *projected: Tensor) -> Tensor:
         if not self.content:
-            position_out: Tensor = self.place(projected[0])
+            position_out: Tensor = self.position(projected[0])
             return position_out
         q, k, v = projected
         return dot_product_attention(q, k, v, self.position_scores().to(q.dtype), scale=self.scale)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ class Case:
     """One function with several forms: each takes the inputs and returns the output."""
 
     name: str
-    kernel: Callable[[Callable[..., object]], Form]  # the form that calls our operation, given the operation
+    kernel: Callable[[Any], Form]  # the form that calls our operation, given the operation
     forms: dict[str, Form]  # "plain" among them; a name in parentheses is another function, for its time
     inputs: tuple[Tensor, ...]  # with gradients
     per_image: int  # the first inputs, which have a row for every image; the others are parameters

@@ -141,13 +141,13 @@ def measure(
             timings = interleaved(steps, where, rounds=rounds, warmup=2)
             least = prepared["base"].memory
             for name, each in prepared.items():
-                beside = name != "base" and each.memory and least
-                more = {"target": (targets or {}).get(name), "higher": False, "memory": each.memory}
-                more |= {"memory_ratio": each.memory / least if beside else None}
+                more: dict[str, Any] = {"target": (targets or {}).get(name), "higher": False, "memory": each.memory}
+                if name != "base" and each.memory and least:
+                    more["memory_ratio"] = each.memory / least
                 how = f"{mode} training, batch {batch}, {img_size} px"
                 value = 1e3 * timings[name].median / STEPS
-                given = f"{model}, {name}", how, value, "ms", timings[name], "base", timings["base"]
-                yield compared(*given, slower=True, **more)
+                given = timings[name], "base", timings["base"]
+                yield compared(f"{model}, {name}", how, value, "ms", *given, slower=True, **more)
                 each.close()
             del prepared, steps
             torch.compiler.reset()

@@ -97,7 +97,7 @@ def side_by_side(
     rows = []
     for name, timing in timings.items():
         beside = name != against
-        more = {"target": (targets or {}).get(name), "memory": memory.get(name)}
+        more: dict[str, Any] = {"target": (targets or {}).get(name), "memory": memory.get(name)}
         more |= {"memory_ratio": memory[name] / memory[against] if beside and memory else None}
         value = setting.batch / timing.median
         rows.append(compared(name, str(setting), value, "images/s", timing, against, timings[against], **more))

@@ -101,7 +101,8 @@ def eager(kernel: Kernel) -> Run:
         def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
             return differentiate(ctx, backward, *given)
 
-    return Eager.apply
+    apply: Run = Eager.apply
+    return apply
 
 
 def operation(name: str, kernel: Kernel) -> Run:

@@ -1,14 +1,15 @@
 """Low-rank masks that act like convolutions: rolling, target kernels, and fitting.
 
-A convolution's attention map is Toeplitz-like: row i is row 0 moved by i. Rolled back by its row index it is nearly the same
-row again and again, hence of low rank: a 3 × 3 kernel has full rank on the grid and rank 9 once rolled. IBiT keeps a mask as
-two rolled factors, W = Aᵀ B with A, B of r rows, and un-rolls it before use:
+A convolution's attention map is Toeplitz-like: row i is row 0 moved by i. If every row is rolled back by its index, all rows
+are nearly the same, so the map has low rank: a 3 × 3 kernel has full rank on the grid, and rank 9 once rolled. IBiT keeps a
+mask as two rolled factors, W = Aᵀ B with A, B of r rows, and un-rolls it before use:
 
     M[i, j] = W[i, (j − i) mod N]
 
-With prefix tokens (a class token) their rows and columns are kept as they are and only the P × P block of the patches is
-rolled, so that a 3 × 3 target has rank 10. `roll="released"` repeats the original code's slip of reading that block one
-column (one prefix) too far left, which moves the mask by one patch; `roll="none"` keeps W as the mask.
+The rows and columns of prefix tokens (a class token) are kept as they are, and only the P × P block of the patches is rolled,
+so a 3 × 3 target has rank 10. `roll="released"` repeats a slip of the original code, which reads that block one column (one
+prefix) too far left and so moves the mask by one patch; `roll="none"` keeps W as the mask. `factors_program` has the same
+formulas in Triton.
 
 Shapes: H heads, N tokens, P patches, r rank.
 """
@@ -31,12 +32,13 @@ ROLLS = ("paper", "released", "none")
 def skew(block: Tensor) -> Tensor:
     """Row i moved right by i, cyclically: out[i, j] = block[i, (j − i) mod P].  # (…, P, P)
 
-    Written twice side by side, the rows of `block` hold every rotation of themselves, and reading the flat memory with a
-    stride one shorter takes the right one for each row: views and one copy, no gather and no index to keep.
+    Written twice side by side, a row contains all of its rotations. Reading the flat memory with a stride one shorter takes the
+    right rotation of each row: views and one copy, without a gather and without an index to keep.
     """
     side = block.shape[-1]
-    twice = torch.cat([block, block], dim=-1).flatten(-2)  # element i·2P + P + j − i is the one we want
-    return twice[..., side : side + side * (2 * side - 1)].unflatten(-1, (side, 2 * side - 1))[..., :side]
+    twice = torch.cat([block, block], dim=-1).flatten(-2)  # out[i, j] is the element i·2P + P + j − i
+    rotated: Tensor = twice[..., side : side + side * (2 * side - 1)].unflatten(-1, (side, 2 * side - 1))
+    return rotated[..., :side]
 
 
 def unskew(block: Tensor) -> Tensor:
@@ -59,7 +61,7 @@ def unroll(rolled: Tensor, prefix: int = 0, roll: str = "paper") -> Tensor:
 def roll_back(mask: Tensor, prefix: int = 0, roll: str = "paper") -> Tensor:
     """The inverse of `unroll`: the matrix W to factorize for a wanted mask.  # (…, N, N)
 
-    The released code fits its factors to the corrected form and only reads them wrongly, so "released" rolls as "paper".
+    The released code fits its factors to the right form and reads them wrongly, so "released" rolls like "paper".
     """
     if roll == "none":
         return mask
@@ -111,8 +113,8 @@ def fit_descent(
 ) -> tuple[Tensor, Tensor]:
     """IBiT's Algorithm 1: factors by gradient descent on the mean squared error.  # (N, N) -> 2 × (r, N)
 
-    "adam", from N(0, .001), is what the release runs and reaches the SVD's error; "sgd" is the algorithm as printed, which
-    after 10,000 steps is still an order of magnitude above it.
+    The released code runs "adam", from N(0, .001), which reaches the error of the SVD. "sgd" is the algorithm as printed; after
+    10,000 steps its error is still ten times larger.
     """
     generator = torch.Generator().manual_seed(seed)
     start = 0.001 * torch.randn(2, rank, len(rolled), generator=generator, dtype=rolled.dtype, device="cpu")
@@ -133,7 +135,7 @@ FITS = ("svd", "adam", "sgd")
 
 @functools.lru_cache(maxsize=64)
 def fitted_factors(grid: Grid, kernel: str, rank: int, fit: str, roll: str) -> tuple[Tensor, Tensor]:
-    """Factors for a kernel on a grid; all blocks of a model start from the same ones, so they are kept.  # 2 × (r, N)"""
+    """Factors for a kernel on a grid. They are kept, because all blocks of a model start from the same.  # 2 × (r, N)"""
     with torch.device("cpu"):
         rolled = roll_back(kernel_map(grid, kernel).double(), grid.prefix, roll)
         if fit == "svd":

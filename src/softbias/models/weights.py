@@ -66,7 +66,7 @@ def to_own_names(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         elif rest in ("v.weight", "v.bias") or rest == "rel_indices":
             continue
         elif rest in ("pos_proj.weight", "pos_proj.bias"):
-            own[f"{prefix}.attn.place.{rest.partition('.')[2]}"] = tensor
+            own[f"{prefix}.attn.position.{rest.partition('.')[2]}"] = tensor
         elif rest == "gating_param":
             own[f"{prefix}.attn.gate"] = tensor
         else:

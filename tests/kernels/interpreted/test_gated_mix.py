@@ -45,8 +45,8 @@ def inputs_of(shape, dtype: torch.dtype = torch.float32, layout: str = "by token
 def exact(inputs: Inputs, grid: Grid) -> Tensor:
     """By the layer's own parts, which the kernels' module has no share in."""
     content_out, v, weight, bias, gate = inputs
-    place = PositionBias(len(weight), grid, 1.0, [(0, 0)] * len(weight), bias=True).double()
-    position_out = functional_call(place, {"weight": weight, "bias": bias}, v)
+    bias_of_heads = PositionBias(len(weight), grid, 1.0, [(0, 0)] * len(weight), bias=True).double()
+    position_out = functional_call(bias_of_heads, {"weight": weight, "bias": bias}, v)
     g = gate.sigmoid()[:, None, None]
     return ((1 - g) * content_out + g * position_out).transpose(1, 2)
 

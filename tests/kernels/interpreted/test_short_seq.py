@@ -68,7 +68,7 @@ def test_scores_far_below_zero_keep_their_gradients(shape) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 64, 2, 16), (2, 65, 2, 16)], ids=str)
-def test_scores_far_apart_keep_their_gradients(shape) -> None:
+def test_scores_that_differ_much_keep_their_gradients(shape) -> None:
     qkv = (3 * projection(shape)).detach().requires_grad_()
     found, wanted = short_seq.short_seq_attention(qkv, 1.0), short_seq.plain_short_seq_attention(qkv.double(), 1.0)
     torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-4)
