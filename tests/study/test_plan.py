@@ -77,7 +77,12 @@ def test_the_plan_says_how_long_it_takes(little_study, tmp_path):
 def test_finished_runs_of_an_arm_are_its_pace(little_study, tmp_path):
     first, second = study_runs(little_study("deit_nano", fractions=1, overrides={"steps": 1000}))
     Run(Store(tmp_path).folder(first.spec)).path.mkdir()
-    (Store(tmp_path).folder(first.spec) / "summary.json").write_text(json.dumps({"seconds": 50.0, "steps": 1000}))
+    summary = {
+        "id": first.id, "data": "bright", "model": "deit_nano", "seed": 0, "train_fraction": 1.0, "objective": "supervised",
+        "pretext": False, "parameters": 1, "pictures": {"train": 1, "val": 0}, "img_size": [8, 8], "steps": 1000,
+        "epochs": 1.0, "seconds": 50.0, "images_per_second": 1.0,
+    }  # fmt: skip
+    (Store(tmp_path).folder(first.spec) / "summary.json").write_text(json.dumps(summary))
 
     def never(_):
         raise AssertionError("steps were timed, although the speed is known")

@@ -68,7 +68,9 @@ def make_run(folder, *, names=NAMES, labels=LABELS, probabilities=PROBABILITIES,
     summary = {**SUMMARY, "test": score(probabilities, labels, tuple(names)), **changes}
     summary = {name: value for name, value in summary.items() if value is not ...}
     (folder / "summary.json").write_text(json.dumps(summary))
-    rows = [{"event": "epoch", "epoch": e, "loss": 2.5 / e, "accuracy": 0.2 * e, "lr": 1e-3 / e} for e in (1, 2, 3)]
+    rows = [
+        {"event": "epoch", "epoch": e, "step": 400 * e, "loss": 2.5 / e, "accuracy": 0.2 * e, "lr": 1e-3 / e} for e in (1, 2, 3)
+    ]
     if val:
         rows = [{**row, "val_accuracy": 0.15 * row["epoch"], "val_loss": 2.75 / row["epoch"]} for row in rows]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"event": "step", "step": 7}]))

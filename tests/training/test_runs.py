@@ -10,6 +10,7 @@ import yaml
 
 import softbias
 from softbias.environment import git_hash
+from softbias.errors import SoftbiasError
 from softbias.runs.fit import fit, run_fit
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
@@ -141,3 +142,44 @@ def test_the_best_epoch_is_the_model(train):
     rows = [json.loads(line) for line in (result.path / "metrics.jsonl").read_text().splitlines()]
     best = max(rows, key=lambda row: (row["val_accuracy"], -row["val_loss"]))
     assert result.summary["best_epoch"] == best["epoch"] and result.summary["validation_accuracy"] == best["val_accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"seed": "seven"}, "seed must be a whole number"),
+        ({"recipe": {"lr": "fast"}}, "recipe: lr must be a number"),
+        ({"recipe": {"epohcs": 3}}, "did you mean 'epochs'"),
+        ({"modle": "deit_nano"}, "did you mean 'model'"),
+        ({"data_options": 3}, "data_options must be settings by name"),
+    ],
+)
+def test_a_config_is_checked_field_by_field(tmp_path, wrong, named):
+    plain = {"data": "fashion", "model": "deit_nano", "recipe": {}, **wrong}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(plain))
+    with pytest.raises(SoftbiasError, match=named) as refused:
+        _ = Run(tmp_path).spec
+    assert str(tmp_path / "config.yaml") in str(refused.value)
+
+
+def test_what_is_wrong_with_a_summary_or_a_metric_is_said_with_its_file(tmp_path):
+    (tmp_path / "summary.json").write_text('{"id": "a"}')
+    with pytest.raises(SoftbiasError, match=r"summary\.json: \w+ is missing"):
+        Run(tmp_path).summary()
+    (tmp_path / "metrics.jsonl").write_text('{"event": "epoch", "epoch": 1, "step": 5}\n{"event": "epo')
+    assert [row["step"] for row in Run(tmp_path).metrics()] == [5]  # a kill tears the last line
+    (tmp_path / "metrics.jsonl").write_text('{"event": "epo\n{"event": "epoch", "epoch": 1, "step": 5}\n')
+    with pytest.raises(SoftbiasError, match=r"metrics\.jsonl, line 1"):
+        Run(tmp_path).metrics()
+
+
+def test_a_file_system_without_locks_is_trained_on(tmp_path, monkeypatch):
+    import errno
+
+    def no_locks(*_args):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    run = Run(tmp_path / "run")
+    run.open(RunSpec("fashion", "deit_nano", Recipe()), resume=False)
+    run.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from pathlib import Path
@@ -113,7 +112,7 @@ def finish(
 
 
 def peak_memory(device: str) -> int:
-    """Bytes: of the GPU, or of the whole process on a CPU."""
+    """Bytes: of the GPU, or of the whole process on a CPU; 0 where the system does not tell."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     status = Path("/proc/self/status")
@@ -121,6 +120,10 @@ def peak_memory(device: str) -> int:
         lines = (line.split() for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         for _, kilobytes, *_ in lines:
             return 1024 * int(kilobytes)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else 1024 * most
 

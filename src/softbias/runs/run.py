@@ -19,7 +19,6 @@ Nothing here imports torch before a model or its images are asked for: a list of
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import shlex
 from collections.abc import Callable, Sequence
@@ -27,13 +26,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
-from softbias.errors import SoftbiasError
+from filelock import BaseFileLock, FileLock, Timeout
+
+from softbias.errors import SoftbiasError, in_one_line
 from softbias.files import write_text
 from softbias.notes import Note
 from softbias.runs.predictions import Predictions
 from softbias.runs.spec import SAME_STORE, RunSpec, differences, read_config, read_notes, write_config
+from softbias.schema import from_plain
 
 if TYPE_CHECKING:
     from softbias.classifier import Classifier
@@ -70,7 +72,7 @@ class Run:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.lock: TextIO | None = None
+        self.lock: BaseFileLock | None = None
         self.loaded: dict[str, Classifier] = {}  # by device: checkpoints are loaded into a copy of it
 
     @property
@@ -124,12 +126,14 @@ class Run:
         """The scores of a finished run."""
         if not self.finished:
             raise SoftbiasError(f"{self.path} holds no finished run: it has no summary.json")
-        return read_json(self.summary_path)
+        plain: dict[str, Any] = read_json(self.summary_path)
+        from_plain(Summary, plain, str(self.summary_path))
+        return plain
 
     def environment(self) -> dict[str, Any]:
         """Versions and hardware; nothing while the run is not finished."""
         path = self.path / "environment.json"
-        return read_json(path) if path.is_file() else {}
+        return from_plain(dict[str, str | int | None], read_json(path), str(path)) if path.is_file() else {}
 
     def predictions(self) -> Predictions | None:
         """The predictions on the test images; None for a run without them."""
@@ -138,12 +142,18 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """A row per epoch; a last line that a kill tore is dropped."""
         rows = []
-        for line in self.metrics_path.read_text(encoding="utf-8").splitlines() if self.metrics_path.is_file() else ():
+        lines = self.metrics_path.read_text(encoding="utf-8").splitlines() if self.metrics_path.is_file() else []
+        for number, line in enumerate(lines, start=1):
             try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return [row for row in rows if row.get("event") == "epoch"]
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                if number == len(lines):
+                    break
+                raise SoftbiasError(f"{self.metrics_path}, line {number}: {error}") from error
+            if isinstance(row, dict) and row.get("event") == "epoch":
+                from_plain(EpochRow, row, f"{self.metrics_path}, line {number}")
+                rows.append(row)
+        return rows
 
     @property
     def source_folder(self) -> Path | None:
@@ -217,24 +227,16 @@ class Run:
         """Take the directory for a run, or say why it cannot be had."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self.lock = (self.path / ".lock").open("w")
+            self.lock = take_lock(self.path / ".lock")
+        except Timeout as error:
+            raise SoftbiasError(f"another process is training in {self.path}; choose another --out") from error
         except OSError as error:
             raise SoftbiasError(f"the run cannot be written to {self.path}: {error.strerror}; choose another --out") from error
         try:
-            self.keep_others_out()
             self.check(spec, resume=resume)
         except BaseException:
             self.close()  # a notebook keeps the error, and with it this object and the lock
             raise
-
-    def keep_others_out(self) -> None:
-        assert self.lock is not None
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):  # a file system without locks; a study has claims
-                return
-            raise SoftbiasError(f"another process is training in {self.path}; choose another --out") from error
 
     def check(self, spec: RunSpec, *, resume: bool) -> None:
         """Refuse a folder that holds another run."""
@@ -258,15 +260,64 @@ class Run:
 
     def close(self) -> None:
         if self.lock is not None:
-            self.lock.close()
+            self.lock.release()
             self.lock = None
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def take_lock(path: Path) -> BaseFileLock | None:
+    """The lock of a file; Timeout if another process has it, None on a file system without locks, where claims must do."""
+    lock = FileLock(path, timeout=0, fallback_to_soft=False)  # a kill would leave a soft lock behind for ever
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        lock.acquire()
+    except OSError as error:
+        if isinstance(error, Timeout) or error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        return None
+    return lock
+
+
+class Pictures(TypedDict):
+    train: int
+    val: int
+    test: NotRequired[int]
+
+
+class Summary(TypedDict):
+    """The entries of summary.json that its readers rely on; `outcome.finish` writes them and more."""
+
+    id: str
+    data: str
+    model: str
+    seed: int
+    train_fraction: float
+    objective: str
+    pretext: bool
+    parameters: int
+    pictures: Pictures
+    img_size: tuple[int, int]
+    steps: int
+    epochs: float
+    seconds: float
+    images_per_second: float
+    notes: NotRequired[list[Note]]
+    test: NotRequired[dict[str, Any] | None]
+    baseline: NotRequired[dict[str, Any] | None]
+    regularize: NotRequired[list[str]]
+    best_epoch: NotRequired[int | None]
+    validation_accuracy: NotRequired[float | None]
+    peak_memory: NotRequired[int]
+
+
+class EpochRow(TypedDict):
+    """The entries of a row of metrics.jsonl that its readers rely on; losses and scores may be NaN."""
+
+    event: str
+    epoch: int
+    step: int
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise SoftbiasError(f"{path} cannot be read: {error}") from error
-    if not isinstance(plain, dict):
-        raise SoftbiasError(f"{path} must hold values by name")
-    return plain
+        raise SoftbiasError(f"{path} cannot be read: {in_one_line(error)}") from error

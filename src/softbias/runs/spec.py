@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import yaml
 
@@ -18,10 +18,19 @@ from softbias._version import __version__
 from softbias.errors import SoftbiasError, in_one_line, unknown_name
 from softbias.notes import Note
 from softbias.schema import from_plain
-from softbias.training.recipe import Recipe, checked_fields
+from softbias.training.recipe import Recipe
 
 CONFIG_FORMAT = 1
 SAME_STORE = "run:"  # begins a source that is named by its run's id and lies in the same store
+
+
+class ConfigHead(TypedDict, total=False):
+    """The entries of config.yaml that are not settings of the run, and the recipe, which is read on its own."""
+
+    format: int
+    softbias: str
+    notes: list[Note]
+    recipe: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -59,15 +68,17 @@ class RunSpec:
         return plain | {"model_options": dict(self.model_options)}
 
     @staticmethod
-    def from_dict(given: Mapping[str, Any]) -> RunSpec:
-        plain = {name: value for name, value in given.items() if name not in ("format", "softbias")}
-        if given.get("format", CONFIG_FORMAT) > CONFIG_FORMAT:
+    def from_dict(given: Mapping[str, Any], where: str = "the config") -> RunSpec:
+        """The inverse of `to_dict`; what is wrong with the values is an error that begins with `where`."""
+        known = from_plain(ConfigHead, given, where)
+        if known.get("format", CONFIG_FORMAT) > CONFIG_FORMAT:
             raise SoftbiasError(
-                f"this config was written by softbias {given.get('softbias')} in format {given['format']}, and this is "
+                f"{where} was written by softbias {known.get('softbias')} in format {known['format']}, and this is "
                 f"softbias {__version__}, which reads up to format {CONFIG_FORMAT}: upgrade softbias"
             )
-        plain = checked_fields(RunSpec, plain)
-        return RunSpec(**{**plain, "recipe": Recipe.from_dict(plain.get("recipe", {}))})
+        plain = {name: value for name, value in given.items() if name not in ConfigHead.__annotations__}
+        recipe = Recipe.from_dict(known.get("recipe", {}), f"{where}: recipe")
+        return dataclasses.replace(from_plain(RunSpec, {**plain, "recipe": {}}, where), recipe=recipe)
 
     @cached_property
     def id(self) -> str:
@@ -109,12 +120,12 @@ def write_config(spec: RunSpec, notes: Sequence[Note] = ()) -> str:
 
 
 def read_config(path: Path) -> RunSpec:
-    return RunSpec.from_dict({name: value for name, value in read_yaml(path).items() if name != "notes"})
+    return RunSpec.from_dict(read_yaml(path), f"the config {path}")
 
 
 def read_notes(path: Path) -> tuple[Note, ...]:
     """The notes of a config.yaml."""
-    return from_plain(tuple[Note, ...], read_yaml(path).get("notes", []), f"{path}: notes")
+    return tuple(from_plain(ConfigHead, read_yaml(path), f"the config {path}").get("notes", ()))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from softbias.data.augment.settings import Augmentation
 from softbias.errors import SoftbiasError, unknown_name
+from softbias.schema import from_plain
 from softbias.training.objectives import OBJECTIVES, list_objectives
 
 LEAST = {
@@ -81,8 +82,6 @@ class Recipe:
         for f in dataclasses.fields(self):  # 8 and 8.0 are the same recipe, with the same run id
             if f.type == "float":
                 object.__setattr__(self, f.name, float(getattr(self, f.name)))
-        if isinstance(self.compile, bool):  # YAML reads a bare "on" or "off" as a bool
-            object.__setattr__(self, "compile", "on" if self.compile else "off")
         if self.objective not in OBJECTIVES and self.objective not in list_objectives():
             raise unknown_name("objective", self.objective, list_objectives())
         for name, choices in named_choices().items():
@@ -106,13 +105,12 @@ class Recipe:
         return {name: plain_value(value) for name, value in plain.items()}
 
     @staticmethod
-    def from_dict(given: Mapping[str, Any]) -> Recipe:
-        """The inverse of `to_dict`; an unknown field is an error."""
-        plain = checked_fields(Recipe, given)
-        if "augmentation" in plain:
-            inner = checked_fields(Augmentation, plain["augmentation"])
-            plain["augmentation"] = Augmentation(**{name: tuple_value(value) for name, value in inner.items()})
-        return Recipe(**{name: tuple_value(value) for name, value in plain.items()})
+    def from_dict(given: Mapping[str, Any], where: str = "the recipe") -> Recipe:
+        """The inverse of `to_dict`; an unknown field, or a value of another type, is an error that begins with `where`."""
+        plain = dict(given)
+        if isinstance(plain.get("compile"), bool):  # as YAML reads a bare "on" or "off"
+            plain["compile"] = "on" if plain["compile"] else "off"
+        return from_plain(Recipe, plain, where)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Recipe:
         """Fields by name, those of the augmentation as "augmentation.flip" or plainly "flip"."""
