@@ -9,7 +9,8 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 
-from softbias.sklearn import SoftbiasClassifier, as_bytes
+from softbias.data.arrays import as_images
+from softbias.sklearn import SoftbiasClassifier
 
 QUICK = {"model_options": {"patch_size": 4}, "recipe_options": {"epochs": 12, "batch_size": 16}, "device": "cpu"}
 
@@ -76,8 +77,8 @@ def test_a_fitted_one_can_be_pickled_and_the_seed_decides(fitted):
 
 def test_gray_arrays_become_three_channels():
     gray = np.random.default_rng(0).integers(0, 255, (4, 8, 9), dtype=np.uint8)
-    assert as_bytes(gray).shape == (4, 8, 9, 3) and np.array_equal(as_bytes(gray)[..., 2], gray)
-    assert np.array_equal(as_bytes(gray[..., None]), as_bytes(gray))
+    assert as_images(gray).shape == (4, 8, 9, 3) and np.array_equal(as_images(gray)[..., 2], gray)
+    assert np.array_equal(as_images(gray[..., None]), as_images(gray))
 
 
 @pytest.mark.parametrize(
@@ -85,8 +86,8 @@ def test_gray_arrays_become_three_channels():
     [
         (np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 0], "y must have shape"),
         (np.zeros((4, 8, 8, 3), np.uint8), [1, 1, 1, 1], "at least two classes"),
-        (np.full((4, 8, 8, 3), 7.0), [0, 1, 0, 1], "floats from 0 to 1"),
-        (np.zeros((4, 8)), [0, 1, 0, 1], "but has shape"),
+        (np.full((4, 8, 8, 3), 7.0), [0, 1, 0, 1], "floats between 0 and 1, but is float64 from 7.0"),
+        (np.zeros((4, 8)), [0, 1, 0, 1], "its shape is"),
         (["no.png", "nowhere.png"], [0, 1], "does not exist"),
     ],
 )

@@ -111,14 +111,16 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):
 
     def pictures(self, X: Any, size: tuple[int, int] | None) -> NDArray[np.uint8]:
         """X as bytes at a size: the model's, or before there is one the size asked for.  # (n, height, width, 3)"""
-        from softbias.data.decode import check_resize_mode
+        from softbias.data.arrays import as_images
+        from softbias.data.decode import check_resize_mode, resize_all
 
-        check_resize_mode(self.resize_mode)  # refuses what it does not know
+        check_resize_mode(self.resize_mode)
         if size is None and self.img_size is not None:
             size = (self.img_size, self.img_size)
         if is_files(X):
             return read_files(X, size or (SIDE, SIDE), self.resize_mode)
-        return resize_all(as_bytes(np.asarray(X)), size, self.resize_mode)
+        images = as_images(np.asarray(X), "X")
+        return images if size is None else resize_all(images, size, self.resize_mode)
 
 
 def is_files(X: Any) -> bool:
@@ -132,32 +134,3 @@ def read_files(files: Sequence[str | Path], size: tuple[int, int], resize_mode: 
     from softbias.data.decode import decode, in_order
 
     return np.stack(list(in_order(lambda file: decode(file, size, resize_mode), files)))
-
-
-def as_bytes(images: NDArray[Any]) -> NDArray[np.uint8]:
-    """Pictures as (n, height, width, 3) bytes."""
-    if images.ndim == 3 and images.shape[-1] != 3:
-        images = np.repeat(images[..., None], 3, axis=-1)
-    if images.ndim == 4 and images.shape[-1] == 1:
-        images = np.repeat(images, 3, axis=-1)
-    if images.ndim != 4 or images.shape[-1] != 3:
-        raise SoftbiasError(
-            f"X must be files, or an array (n, height, width) or (n, height, width, 3), but has shape {images.shape}"
-        )
-    if images.dtype == np.uint8:
-        return images
-    if images.dtype.kind != "f" or not (images.min(initial=0) >= 0 and images.max(initial=0) <= 1):
-        raise SoftbiasError(
-            f"pictures are uint8, or floats from 0 to 1, but X holds {images.dtype} from {images.min()} to {images.max()}"
-        )
-    return np.round(images * 255).astype(np.uint8)
-
-
-def resize_all(images: NDArray[np.uint8], size: tuple[int, int] | None, resize_mode: str) -> NDArray[np.uint8]:
-    from PIL import Image
-
-    from softbias.data.decode import resized
-
-    if size is None or images.shape[1:3] == size:
-        return images
-    return np.stack([np.asarray(resized(Image.fromarray(image), size, resize_mode)) for image in images])
