@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from softbias.attention import Attention, Full, Masked, contract
+from softbias.attention import Attention, Full, Gated, Masked, contract
+from softbias.attention.base import Mixture
 from softbias.attention.contract import CHECKS, AttentionCase
 from softbias.grid import Grid
 
@@ -247,6 +248,59 @@ class LeaksAcrossTheBatch(Full):
 class SeesTheImageBefore(Full):
     def forward(self, x):
         return super().forward(torch.cat([x[:1], x[1:] + 1e-6 * x[:-1]]))
+
+
+@caught_by("check_other_forms", r"attend\(\*project\(x\)\) is off by")
+class AttendsByAnotherScale(Full):
+    def attend(self, q, k, v):
+        return scaled_dot_product_attention(q, k, v, scale=1.0)
+
+
+@caught_by("check_other_forms", r"the map of mixture\(\) is off by")
+class ClaimsToBeContentAlone(Gated):
+    def mixture(self):
+        return Mixture()
+
+
+@caught_by("check_other_forms", r"apply_scores with score_mask\(\) is off by")
+class ClaimsAMaskOfOnes(Masked):
+    def score_mask(self):
+        return torch.ones(self.heads, len(self.grid), len(self.grid))
+
+
+@caught_by("check_bias", "bias_name is 'learned mask', but")
+class HidesItsMask(Masked):
+    def bias_map(self):
+        return None
+
+
+@caught_by("check_bias", r"bias_map\(\) has shape")
+class DrawsOneHead(Gated):
+    def bias_map(self):
+        return super().bias_map()[:1]
+
+
+@caught_by("check_bias", r"bias_rows\(\) has the measures .*'gate'")
+class ForgetsToPromiseItsGates(Gated):
+    bias_measures = ("strength", "center_row", "center_column", "width")
+
+
+@caught_by("check_bias", r"bias_rows\(\) has the heads \[0\] of 4")
+class TellsOfOneHead(Gated):
+    def bias_rows(self):
+        return [row for row in super().bias_rows() if row["head"] == 0]
+
+
+@caught_by("check_resize", "size mismatch")
+class KeepsItsMaskOnAnotherGrid(Masked):
+    def resize_state(self, grid):
+        return self.state_dict()
+
+
+@caught_by("check_conversion", "q.weight after take_projections is off by")
+class KeepsItsOwnQueries(Full):
+    def take_projections(self, given):
+        super().take_projections(given | {"q.weight": self.projections()["q.weight"]})
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from softbias.attention import (
     list_attention,
     register_attention,
 )
+from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 
 
@@ -92,6 +94,26 @@ def test_an_entry_point_of_another_package_is_found(tmp_path, monkeypatch):
     found = find_attention("foreign")
     assert (found.__module__, found.__name__) == ("foreign_attention", "Foreign")
     assert issubclass(found, Full)
+
+
+def table_row(name: str, mechanism: type[Attention]) -> str:
+    """A row of the table in docs/mechanisms.md."""
+    layer = mechanism(16, 4, Grid(4, 4))
+    try:
+        mechanism(16, 4, Grid(4, 4, prefix=1))
+        takes_class_token = "yes"
+    except SoftbiasError:
+        takes_class_token = 'with `prefix="content"`' if "prefix" in mechanism.__init__.__kwdefaults__ else "no"
+    rows = ("yes" if layer.rows_sum_to_one else "no") if layer.has_map else "–"
+    options = ", ".join(f"`{option}`" for option in mechanism.__init__.__kwdefaults__ if option != "qkv_bias") or "–"
+    return f"| `{name}` | {mechanism.formula} | {rows} | {takes_class_token} | {options} |"
+
+
+def test_the_table_in_the_documents_is_that_of_the_registry():
+    text = (Path(__file__).parents[2] / "docs" / "mechanisms.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| `\w+` \|.*\|$", text, re.M)
+    expected = [table_row(name, mechanism) for name, mechanism in ATTENTION.items()]
+    assert found == expected, "the table should be:\n" + "\n".join(expected)
 
 
 EVERY = [*ATTENTION.values()]

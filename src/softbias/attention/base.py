@@ -63,6 +63,9 @@ class Attention(nn.Module):
     One that needs values alone says `reads="v"`, and its `qkv` is C -> C.
     """
 
+    formula: ClassVar[str] = ""
+    """The map in one line, for the table in docs/mechanisms.md."""
+
     has_map: ClassVar[bool] = True
     """False for mixers that are not attention; their `attention_map` raises NoAttentionMapError."""
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from softbias.attention.base import Attention, NoAttentionMapError
+from softbias.attention.full import Full
 from softbias.grid import Grid
 
 TOLERANCE = 1e-9  # in float64
@@ -32,7 +33,7 @@ AUTOCAST_TOLERANCE = 3e-2  # bfloat16 keeps 8 bits
 
 @dataclass(frozen=True)
 class AttentionCase:
-    """A mechanism with everything that it takes to build it; small sizes are enough, sides that differ find more."""
+    """A mechanism with its arguments. Small sizes are enough; a grid whose sides differ finds more mistakes."""
 
     mechanism: type[Attention]
     width: int
@@ -41,7 +42,7 @@ class AttentionCase:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, dtype: torch.dtype = torch.float64, seed: int = 0) -> Attention:
-        """A fresh layer whose parameters are moved away from their initial values; the global seed is left alone."""
+        """A fresh layer whose parameters are moved away from their initial values; the global random state stays."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             layer = self.mechanism(self.width, self.heads, self.grid, **self.options).eval()
@@ -62,7 +63,7 @@ class AttentionCase:
 
 
 def named(check: Callable[..., None]) -> Callable[..., None]:
-    """Whatever goes wrong inside a check becomes an AssertionError that says which check and which case."""
+    """Every error inside a check becomes an AssertionError that names the check and the case."""
 
     @functools.wraps(check)
     def run(case: AttentionCase, **options: Any) -> None:
@@ -138,8 +139,8 @@ def check_shapes_and_dtypes(case: AttentionCase) -> None:
 
 @named
 def check_rows_sum_to_one(case: AttentionCase) -> None:
-    """Where `rows_sum_to_one` is True every row of the map is non-negative and sums to one. Where it is False some row must
-    not: a false modesty keeps others from using what holds."""
+    """Where `rows_sum_to_one` is True, every row of the map is non-negative and sums to one. Where it is False, some row does
+    not: others would not use a property that is denied."""
     layer, x = case.build(), case.tokens()
     if not layer.has_map:
         return require(not layer.rows_sum_to_one, "has_map is False, so there are no rows, but rows_sum_to_one is True")
@@ -180,10 +181,10 @@ def check_export(case: AttentionCase) -> None:
 
 @named
 def check_state_dict(case: AttentionCase) -> None:
-    """`state_dict` is all there is to a layer: loaded into one with another seed it gives the same output; so it does when
-    that layer was built on the meta device, after calling `init_buffers` on every module that has it."""
+    """`state_dict` holds all of a layer: loaded into one with another seed, it gives the same output. So it does for a layer
+    that was built on the meta device, after calling `init_buffers` on every module that has it."""
     layer, other, x = case.build(), case.build(seed=3), case.tokens()
-    other(x)  # so that whatever it keeps between calls is stale
+    other(x)  # so that its caches, if it has any, are stale
     other.load_state_dict(layer.state_dict())
     require_close(other(x), layer(x), "the output after a round trip through state_dict")
     with torch.device("meta"):
@@ -229,6 +230,68 @@ def check_batch_independence(case: AttentionCase) -> None:
         require_close(together, layer(x[index, None])[0], f"the output for image {index} of 3, compared with it alone,")
 
 
+@named
+def check_other_forms(case: AttentionCase) -> None:
+    """`attend`, `mixture` and `score_mask`, where a mechanism has them, stand for its map."""
+    layer, x = case.build(), case.tokens()
+    if not layer.has_map:
+        return
+    attention, projected = layer.attention_map(x), layer.project(x)
+    if layer.attend is not None:
+        require_close(layer.attend(*projected), attention @ layer.values(x), "attend(*project(x))")
+    mixture, mask = layer.mixture(), layer.score_mask()
+    if mixture is not None:
+        content = layer.grid.patches_only(layer.scores(*projected[:2]).softmax(-1))
+        if mixture.share is not None and mixture.positional is not None:
+            g = mixture.share[:, None, None]
+            content = (1 - g) * content + g * mixture.positional
+        require_close(content, layer.grid.patches_only(attention), "the map of mixture()")
+    if mask is not None:
+        masked = layer.scores(*projected[:2]) * mask
+        require_close(layer.apply_scores(masked, projected[2]), attention @ projected[2], "apply_scores with score_mask()")
+
+
+@named
+def check_bias(case: AttentionCase) -> None:
+    """`bias_map` is (H, P, P) or None, and has a name; `bias_rows` have the measures that `bias_measures` promises."""
+    layer = case.build()
+    bias = layer.bias_map()
+    require((bias is None) == (layer.bias_name == ""), f"bias_name is {layer.bias_name!r}, but bias_map() is {type(bias)}")
+    if bias is not None:
+        require_kind(bias, (case.heads, case.grid.patches, case.grid.patches), torch.float64, "bias_map()")
+    rows = layer.bias_rows()
+    found, promised = {row["measure"] for row in rows}, set(layer.bias_measures)
+    require(found == promised, f"bias_rows() has the measures {sorted(found)}, but bias_measures is {sorted(promised)}")
+    heads = {row["head"] for row in rows}
+    require(not rows or heads == set(range(case.heads)), f"bias_rows() has the heads {sorted(heads)} of {case.heads}")
+
+
+@named
+def check_resize(case: AttentionCase) -> None:
+    """`resize_state` loads into the mechanism on a larger and on a smaller grid, with the options of `options_on`."""
+    layer = case.build()
+    for more in (1, -1):
+        grid = Grid(case.grid.height + more, case.grid.width + more, case.grid.prefix)
+        options = case.mechanism.options_on(grid, case.options)
+        other = replace(case, grid=grid, options=options)
+        resized = other.build(seed=3)
+        with torch.no_grad():
+            resized.load_state_dict(layer.resize_state(grid))
+        require(bool(resized(other.tokens()).isfinite().all()), f"the output on {grid} is not finite")
+
+
+@named
+def check_conversion(case: AttentionCase) -> None:
+    """The mechanism takes over the projections of full attention, and hands over its own."""
+    source = Full(case.width, case.heads, case.grid).double()
+    options = case.mechanism.options_to_replace(source, case.options)
+    layer, given = replace(case, options=options).build(), source.projections()
+    layer.take_projections(given)
+    for name, tensor in layer.projections().items():
+        require(name in given, f"projections() has {name}, which full attention has not")
+        require_close(tensor, given[name], f"{name} after take_projections")
+
+
 CHECKS = (
     check_forward_equals_definition,
     check_shapes_and_dtypes,
@@ -237,6 +300,10 @@ CHECKS = (
     check_state_dict,
     check_errors,
     check_batch_independence,
+    check_other_forms,
+    check_bias,
+    check_resize,
+    check_conversion,
     check_export,
     check_compile,
 )

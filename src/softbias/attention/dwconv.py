@@ -23,6 +23,7 @@ from softbias.grid import Grid
 
 
 class DepthwiseConv(Attention):
+    formula: ClassVar[str] = "none: a depth-wise convolution; `dynamic=True`: with kernels per image"
     has_map: ClassVar[bool] = False
     rows_sum_to_one = False
 

@@ -10,13 +10,21 @@ our kernels are faster (`softbias.kernels.short_seq`).
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from softbias.attention.base import Attention, Mixture
+from softbias.grid import Grid
 from softbias.kernels import dispatch
 
 
 class Full(Attention):
+    formula: ClassVar[str] = "softmax(QKᵀ/√D)"
+
+    def __init__(self, width: int, heads: int, grid: Grid, *, qkv_bias: bool = True) -> None:
+        super().__init__(width, heads, grid, qkv_bias=qkv_bias)
+
     def attention_map(self, x: Tensor) -> Tensor:
         q, k, _ = self.project(x)
         return self.scores(q, k).softmax(-1)

@@ -36,6 +36,7 @@ from softbias.kernels import dispatch
 
 
 class Gated(Attention):
+    formula: ClassVar[str] = "(1−g) softmax(QKᵀ/√D) + g softmax(v·r(δ)), g = σ(λ)"
     bias_name: ClassVar[str] = "positional map"
     bias_measures: ClassVar[tuple[str, ...]] = ("gate", *UNITS)
 

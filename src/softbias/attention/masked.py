@@ -35,6 +35,7 @@ UNITS |= {"reach": "patches", "mask": "weight"}
 
 
 class Masked(Attention):
+    formula: ClassVar[str] = 'S⊙M / ‖S⊙M‖_F, S = QKᵀ/√D; `norm="softmax"`: softmax(S + log M⁺), rows sum to one'
     bias_name: ClassVar[str] = "learned mask"
     bias_measures: ClassVar[tuple[str, ...]] = tuple(UNITS)
 

@@ -151,6 +151,7 @@ def resolve_centers(heads: int, centers: str | Sequence[Sequence[float]]) -> Ten
 
 
 class Positional(Attention):
+    formula: ClassVar[str] = "softmax(QKᵀ/√D + v·r(δ)); `content=False`: softmax(v·r(δ))"
     bias_name: ClassVar[str] = "positional map"
     bias_measures: ClassVar[tuple[str, ...]] = tuple(UNITS)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -81,6 +81,8 @@ class Tiling:
 
 
 class Window(Attention):
+    formula: ClassVar[str] = 'softmax inside a window: `mode="block"`, `"shifted"`, `"sliding"`'
+
     tile_mask: Tensor | None
 
     def __init__(
