@@ -71,14 +71,14 @@ def values(rows, measure: str, column: str) -> dict:
 
 
 def test_a_circular_convolution_with_a_mean_is_perfectly_shift_consistent_and_equivariant():
-    rows = shift(Bag(), (PICTURES, None), n=30, pixels=(1, 3))
+    rows = shift(Bag(), (PICTURES, None), n=30, distances=(1, 3))
     assert values(rows, "consistency", "pixels") == {1: 1.0, 3: 1.0}
     assert values(rows, "equivariance", "pixels") == pytest.approx({1: 1.0, 3: 1.0}, abs=1e-5)
     assert all(value < 0.9 for value in values(rows, "unmoved", "pixels").values())
 
 
 def test_one_that_looks_at_a_corner_is_as_consistent_as_noise_allows():
-    rows = shift(Corner(), (PICTURES, None), n=30, pixels=(5,))
+    rows = shift(Corner(), (PICTURES, None), n=30, distances=(5,))
     assert values(rows, "consistency", "pixels")[5] < 0.6
 
 

@@ -28,7 +28,7 @@ from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
 from softbias.data.decode import FORMATS, BrokenImageError, load
 from softbias.errors import SoftbiasError
-from softbias.explanations.explanation import Explanation, explain_pixels
+from softbias.explanations.explanation import Explanation, explain_array
 from softbias.models.inspect import attention_sites
 from softbias.notes import Note
 from softbias.probes.rows import plain_row
@@ -37,7 +37,7 @@ from softbias.runs.run import Checkpoint, Run
 from softbias.study.frame import run_folders
 from softbias.training.checkpoint import CheckpointError, read_some
 
-MAX_PIXELS = 40_000_000  # of an upload: larger ones are refused before they are decoded
+LARGEST_UPLOAD = 40_000_000  # pixels: larger ones are refused before they are decoded
 KEPT_SIDE = 1024  # an upload is kept no larger than this
 UPLOADS, COPIES = 24, 3  # pictures that are kept, and checkpoints of a model that stay loaded
 MEMORY = 512 * 2**20  # bytes of maps that are kept
@@ -215,8 +215,8 @@ class AppState:
             raise BrokenImageError("the upload", "has too many pixels", "oversized") from error
         except Exception:  # Pillow raises a dozen kinds; the decoder below has a sentence for them
             width, height = 0, 0
-        if width * height > MAX_PIXELS:
-            raise BrokenImageError("the upload", f"has {width} × {height} pixels, more than {MAX_PIXELS:,}", "oversized")
+        if width * height > LARGEST_UPLOAD:
+            raise BrokenImageError("the upload", f"has {width} × {height} pixels, more than {LARGEST_UPLOAD:,}", "oversized")
         image = load(io.BytesIO(content), wanted=(KEPT_SIDE, KEPT_SIDE), name="the upload").image
         image.thumbnail((KEPT_SIDE, KEPT_SIDE), Image.Resampling.LANCZOS)
         with self.lock:
@@ -229,11 +229,11 @@ class AppState:
 
     def png(self, name: str, model: int | None = None) -> bytes:
         """A picture as it is kept, or as the input of a model."""
-        pixels = self.picture(name)
+        image = self.picture(name)
         if model is not None:
-            pixels = self.model(model).classifier.read(pixels)
+            image = self.model(model).classifier.read(image)
         stream = io.BytesIO()
-        Image.fromarray(pixels).save(stream, "PNG")
+        Image.fromarray(image).save(stream, "PNG")
         return stream.getvalue()
 
     # Explanations
@@ -245,14 +245,14 @@ class AppState:
 
     def explain(self, model: int, checkpoint: int | None, picture: str, target: int | None = None) -> Explanation:
         """An explanation, from memory if it was computed lately."""
-        chosen, pixels = self.model(model), self.picture(picture)
+        chosen, image = self.model(model), self.picture(picture)
         if target is not None and not 0 <= target < len(chosen.classifier.output_names):
             raise NotFoundError(f"there is no class {target}")
         with self.lock:
             key = (model, checkpoint, picture, target)
             if key not in self.explained:
                 classifier = chosen.at(checkpoint)
-                self.explained[key] = explain_pixels(classifier, classifier.read(pixels), target=target)
+                self.explained[key] = explain_array(classifier, classifier.read(image), target=target)
                 while len(self.explained) > 1 and sum(map(map_bytes, self.explained.values())) > MEMORY:
                     self.explained.popitem(last=False)
             self.explained.move_to_end(key)

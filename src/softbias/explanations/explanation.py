@@ -201,14 +201,14 @@ def explain(
               gradients for a model without maps
     """
     classifier = Classifier.of(model)
-    pixels = classifier.read(image)
+    resized = classifier.read(image)
     name = Path(image).name if isinstance(image, str | Path) else "picture"
-    return explain_pixels(classifier, pixels, query=query, target=target, methods=methods, name=name)
+    return explain_array(classifier, resized, query=query, target=target, methods=methods, name=name)
 
 
-def explain_pixels(
+def explain_array(
     classifier: Classifier,
-    pixels: NDArray[np.uint8],
+    image: NDArray[np.uint8],
     *,
     query: tuple[int, int] | None = None,
     target: int | str | None = None,
@@ -217,7 +217,7 @@ def explain_pixels(
 ) -> Explanation:
     """The same for a picture of the model's size; one pass forward and one back, and those of further methods."""
     model, names = classifier.model, classifier.output_names
-    images = classifier.tensor(pixels)
+    images = classifier.tensor(image)
     wanted = None if target is None else torch.tensor([class_number(target, names)], device=images.device)
     inspection = inspect_with_gradients(model, images, wanted)
     possible = methods_for(model, images)
@@ -228,7 +228,7 @@ def explain_pixels(
     found = Explanation(
         classifier.name,
         classifier.weights,
-        pixels,
+        image,
         names,
         array(inspection.logits.float().softmax(-1)[0]),
         int(inspection.target[0]),

@@ -38,8 +38,8 @@ def draw(explanation: Explanation) -> Figure:
     maps = explanation.attention_from()
     heads = min(MOST_HEADS, max((len(found) for found in maps.values()), default=0))
     span = 2 * heads + 1 if explanation.bias else heads  # cells of a layer: its heads, and after a gap their biases
-    pictures = 1 + len(explanation.relevance)
-    width = max(2 * EDGE + pictures * (SIDE + GAP) + SIDE, 2 * EDGE + 0.55 + CELL * span)
+    overlays = 1 + len(explanation.relevance)
+    width = max(2 * EDGE + overlays * (SIDE + GAP) + SIDE, 2 * EDGE + 0.55 + CELL * span)
     abreast = max(1, int((width - 2 * EDGE + CELL - 0.1) / (CELL * (span + 1)))) if maps else 1
     rows = -(-len(maps) // abreast)
     noted = [line for note in explanation.notes for line in textwrap.wrap(text(note), int(13 * width))]

@@ -37,7 +37,7 @@ def render(explanation: Explanation, *, whole: bool) -> str:
         picture=uri(explanation.picture),
         shape=(round(SIDE * width / max(height, width)), round(SIDE * height / max(height, width))),
         pixelated=max(height, width) <= SIDE // 2,
-        pictures=[
+        overlays=[
             {
                 "title": TITLES.get(method, method),
                 "target": None if method.startswith("rollout") else explanation.class_names[explanation.target],
@@ -83,7 +83,7 @@ def layers(explanation: Explanation) -> list[dict[str, Any]]:
     return found
 
 
-def uri(pixels: NDArray[np.uint8]) -> str:
+def uri(image: NDArray[np.uint8]) -> str:
     stream = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(stream, "PNG")
+    Image.fromarray(np.ascontiguousarray(image)).save(stream, "PNG")
     return data_uri(stream.getvalue())

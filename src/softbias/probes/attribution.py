@@ -179,9 +179,9 @@ def relevance_by_gradient(model: nn.Module, found: GradientInspection, layers: S
 # Other methods
 
 
-def pooled(pixels: Tensor, shape: tuple[int, int]) -> Tensor:
+def pooled(values: Tensor, shape: tuple[int, int]) -> Tensor:
     """The strength of every cell as a share of the whole image.  # (B, 3, H, W) -> (B, h, w)"""
-    return as_shares(adaptive_avg_pool2d(pixels.abs().sum(1, keepdim=True), shape)[:, 0])
+    return as_shares(adaptive_avg_pool2d(values.abs().sum(1, keepdim=True), shape)[:, 0])
 
 
 def as_shares(found: Tensor) -> Tensor:

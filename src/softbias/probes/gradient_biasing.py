@@ -8,7 +8,7 @@ without masks (full attention, M = 1) beside it, where the two are the same. J i
     on_map      mean |∂J/∂Y| at a distance, relative to its mean over all pairs
     on_scores   mean |∂J/∂S|, likewise
     mask        mean |M|, likewise
-    near_share  Σ |∂J/∂S| over pairs at most `near` patches apart / Σ over all; `uniform_near_share` is the share of such pairs
+    near_share  Σ |∂J/∂S| over pairs at most `near` patches at / Σ over all; `uniform_near_share` is the share of such pairs
 
 Under norm="softmax" the mask is a term of the scores and not a factor, so their gradient is not scaled by it: the probe
 refuses such a layer. Prefix tokens are left out, and so is a layer whose patches receive no gradient at all: the last one of a
@@ -88,8 +88,8 @@ def gradient_biasing(
 
 def row_of(layer: int, measure: str, distance: float, values: Tensor) -> Row:
     unit = "share" if measure.endswith("share") else "relative to the mean"
-    apart = None if measure.endswith("share") else distance
-    return {"measure": measure, "unit": unit, "layer": layer, "head": None, "distance": apart, **mean_of(values)}
+    at = None if measure.endswith("share") else distance
+    return {"measure": measure, "unit": unit, "layer": layer, "head": None, "distance": at, **mean_of(values)}
 
 
 @contextmanager

@@ -67,20 +67,20 @@ def cell_rows(measure: str, values: torch.Tensor, grid: Grid, head: int | None) 
 def draw(rows: Rows, folder: Path) -> list[Path]:
     """positional.png and targets.png; the query is marked."""
     first = [row for row in rows if row["model"] == rows[0]["model"]]
-    shown: dict[tuple[str, int | None], dict[tuple[int, int], float]] = {}
+    maps_by_head: dict[tuple[str, int | None], dict[tuple[int, int], float]] = {}
     for row in first:
-        shown.setdefault((row["measure"], row["head"]), {})[row["row"], row["column"]] = row["value"]
+        maps_by_head.setdefault((row["measure"], row["head"]), {})[row["row"], row["column"]] = row["value"]
     made = []
     titles = {
         "positional": "Attention of one query (+); each panel from 0 to its largest weight",
         "targets": "Mask targets of one query (+): convolutional, and radial",
     }
     for stem, title in titles.items():
-        wanted = [key for key in shown if (key[1] is None) == (stem == "targets")]
+        wanted = [key for key in maps_by_head if (key[1] is None) == (stem == "targets")]
         columns = max(1 + (head or 0) for _, head in wanted) if stem == "positional" else len(wanted)
         figure, grid = panels(len(wanted), side=1.45, height=1.55, columns=columns)
         for axes, key in zip(grid, wanted, strict=True):
-            values = as_matrix(shown[key])
+            values = as_matrix(maps_by_head[key])
             height, width = values.shape
             show_map(axes, values, cmap="viridis", vmin=0, vmax=float(values.max()))
             axes.plot(width // 2, height // 2, "+", color="white", markersize=7)

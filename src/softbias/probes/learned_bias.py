@@ -80,10 +80,10 @@ def draw_centers(name: str, rows: Rows, folder: Path) -> Path:
         heads[row["layer"], row["head"]][row["measure"]] = row["value"]
     layers = sorted({layer for layer, _ in heads})
     figure, grid = panels(len(layers), side=2.2)
-    shown = {key: one for key, one in heads.items() if math.isfinite(one["width"])}
-    reach = max([1.5, *(abs(one[axis]) + one["width"] for one in shown.values() for axis in ("center_row", "center_column"))])
+    bumps = {key: one for key, one in heads.items() if math.isfinite(one["width"])}
+    reach = max([1.5, *(abs(one[axis]) + one["width"] for one in bumps.values() for axis in ("center_row", "center_column"))])
     for axes, layer in zip(grid, layers, strict=True):
-        for (of_layer, head), one in shown.items():
+        for (of_layer, head), one in bumps.items():
             if of_layer != layer:
                 continue
             center, color, alpha = (one["center_column"], one["center_row"]), hue(head), 0.15 + 0.6 * one.get("gate", 1.0)

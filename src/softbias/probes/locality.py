@@ -43,14 +43,14 @@ def locality(
     images = sample(data, classifier, n=n, seed=seed, split=split)
     sites = attention_sites(classifier.model, images.size)
     layers = choose_layers(classifier.model, sites, None)
-    pixels = patch_size(classifier.model, images.size)
+    patch = patch_size(classifier.model, images.size)
     found: dict[tuple[int, str], list[Tensor]] = defaultdict(list)
     for batch, _ in images.batches(classifier.device):
         x = classifier.normalized(batch)
         maps = original_maps(classifier.model, sites, layers, x) if original else inspect(classifier.model, x).maps
         for layer in layers:
             attention = patch_map(maps[layer], sites[layer])
-            for measure, values in measures(attention, sites[layer].grid, pixels).items():
+            for measure, values in measures(attention, sites[layer].grid, patch).items():
                 found[layer, measure].append(values.cpu())
     rows: Rows = []
     for (layer, measure), parts in found.items():
@@ -77,11 +77,11 @@ def patch_map(attention: Tensor, site: Site) -> Tensor:
 def measures(attention: Tensor, grid: Grid, patch: tuple[int, int]) -> dict[str, Tensor]:
     """Non-locality, distance and entropy of maps whose rows sum to one.  # (…, P, P) -> (…)"""
     offsets = grid.offsets().to(attention)
-    pixels = (offsets * torch.tensor(patch).to(attention)).square().sum(-1).sqrt()
+    lengths = (offsets * torch.tensor(patch).to(attention)).square().sum(-1).sqrt()
     entropy = -(attention * attention.clamp_min(TINY).log()).sum(-1)
     return {
         "non_locality": (attention * grid.distances().to(attention)).sum(-1).mean(-1),
-        "distance": (attention * pixels).sum(-1).mean(-1),
+        "distance": (attention * lengths).sum(-1).mean(-1),
         "entropy": entropy.mean(-1),
     }
 

@@ -90,7 +90,7 @@ MEASURES: dict[str, Callable[..., Rows]] = {
     "background": scene_probes.background_probe,
 }
 OPTIONS: dict[str, dict[str, Any]] = {
-    "shift": {"pixels": (1, 4, 8)},
+    "shift": {"distances": (1, 4, 8)},
     "rotation": {"angles": (30, 90)},
     "occlusion": {"shares": (0.5,)},
     "resolution": {"scales": (0.5, 2.0)},
@@ -196,13 +196,13 @@ def print_profile(rows: Rows, console: Console) -> None:
     from rich.table import Table as TerminalTable
 
     models, lines = table(rows)
-    shown = TerminalTable(box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 2, 0, 0))
-    shown.add_column("profile", overflow="fold")
+    printed = TerminalTable(box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 2, 0, 0))
+    printed.add_column("profile", overflow="fold")
     for name in models:
-        shown.add_column(name, justify="right", overflow="fold")
+        printed.add_column(name, justify="right", overflow="fold")
     for item, cells in lines:
-        shown.add_row(item.title, *(estimate({**row, "note": None}) for row in cells))
-    console.print(shown)
+        printed.add_row(item.title, *(estimate({**row, "note": None}) for row in cells))
+    console.print(printed)
 
 
 def item_chart(item: Item, cells: Rows, models: list[str]) -> Chart:

@@ -96,8 +96,8 @@ def blurred(images: Tensor, _: torch.Generator | None = None, *, size: tuple[int
 
 
 def draw(rows: Rows, folder: Path) -> list[Path]:
-    shown = [row for row in rows if row["measure"] == "accuracy" and row["scale"] != "none"]
-    return draw_points(shown or rows, folder, "resolution", "entry", "scale", "accuracy" if shown else "consistency")
+    accuracies = [row for row in rows if row["measure"] == "accuracy" and row["scale"] != "none"]
+    return draw_points(accuracies or rows, folder, "resolution", "entry", "scale", "accuracy" if accuracies else "consistency")
 
 
 # How an image of another size enters a model

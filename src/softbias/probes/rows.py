@@ -187,23 +187,23 @@ def print_table(name: str, rows: Rows, console: Console) -> None:
     from rich import box
     from rich.table import Table
 
-    shown = headline(rows)
-    if not shown:
+    chosen = headline(rows)
+    if not chosen:
         return
     columns = [
         column
-        for column in columns_of(shown)
-        if column in ("model", "measure") or (column not in NO_COLUMN and len({row.get(column) for row in shown}) > 1)
+        for column in columns_of(chosen)
+        if column in ("model", "measure") or (column not in NO_COLUMN and len({row.get(column) for row in chosen}) > 1)
     ]
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 2, 0, 0), title=name, title_justify="left")
     for column in [*columns, "value (95 % interval)", "n"]:
         table.add_column(column, justify="left" if column in ("model", "measure") else "right", overflow="fold")
-    for row in shown[:MOST_ROWS]:
+    for row in chosen[:MOST_ROWS]:
         cells = [cell_text(row, column) for column in columns]
         table.add_row(*cells, estimate(row), "–" if row.get("n") is None else f"{row['n']:,}")
     console.print(table)
-    if len(shown) > MOST_ROWS:
-        console.print(f"… and {len(shown) - MOST_ROWS} rows more in the file", markup=False)
+    if len(chosen) > MOST_ROWS:
+        console.print(f"… and {len(chosen) - MOST_ROWS} rows more in the file", markup=False)
 
 
 def cell_text(row: Row, column: str) -> str:

@@ -62,8 +62,8 @@ def combined_probe(
 ) -> Rows:
     """Top-4 matching on combined scenes: a mean per entry, and its histogram. Two passes per scene, one 4 × as large."""
     classifier, images = Classifier.of(model), sample(data, Classifier.of(model), n=EVERYTHING, seed=seed, split=split)
-    pixels, labels = as_arrays(images, "combined")
-    make = functools.partial(combined, pixels, labels, seed=seed)
+    arrays, labels = as_arrays(images, "combined")
+    make = functools.partial(combined, arrays, labels, seed=seed)
     classes = count_classes(classifier, images)
     rows: Rows = []
     for entry, ready, size in entry_models(classifier, images.size, (2 * images.size[0], 2 * images.size[1]), entries):
@@ -106,7 +106,7 @@ def background_probe(
 ) -> Rows:
     """Accuracy on images on backgrounds, for every scale × position × entry. Two passes per scene, one 16 × as large."""
     classifier, images = Classifier.of(model), sample(data, Classifier.of(model), n=EVERYTHING, seed=seed, split=split)
-    pixels, labels = as_arrays(images, "background")
+    arrays, labels = as_arrays(images, "background")
     side = size or 4 * max(images.size)
     behind = backgrounds if isinstance(backgrounds, Backgrounds) else load_backgrounds(backgrounds, smallest=side)
     rows: Rows = []
@@ -119,7 +119,7 @@ def background_probe(
                     rows.append({**about, **not_measured(ready)})
                     continue
                 make = functools.partial(
-                    on_background, pixels, labels, behind.images, seed=seed, size=side, scale=scale, position=position
+                    on_background, arrays, labels, behind.images, seed=seed, size=side, scale=scale, position=position
                 )
                 hits, sources = [], []
                 for scenes in in_parts(make, n, 50 if entry == "resize" else 10):
@@ -173,10 +173,10 @@ def count_classes(classifier: Classifier, images: Sample) -> int:
 
 def draw_combined(rows: Rows, folder: Path) -> list[Path]:
     """The histogram of matches, a panel per entry, with the chance level."""
-    shown = [row for row in rows if row["measure"] == "histogram"]
-    if not shown:
+    histograms = [row for row in rows if row["measure"] == "histogram"]
+    if not histograms:
         return []
-    entries = list(dict.fromkeys(row["entry"] for row in shown))
+    entries = list(dict.fromkeys(row["entry"] for row in histograms))
     figure, grid = panels(len(entries), side=4.4, height=3.1)
     models = latest(rows)
     for axes, entry in zip(grid, entries, strict=True):
@@ -190,7 +190,7 @@ def draw_combined(rows: Rows, folder: Path) -> list[Path]:
             spread = [row["high"] - row["value"] for row in chosen]
             label = f"{name}: {means[0]['value']:.2f} ± {means[0]['high'] - means[0]['value']:.2f}"
             axes.bar(at, [row["value"] for row in chosen], width, yerr=spread, color=hue(number), label=label)
-        expected = [row["chance_level"] for row in shown if row["entry"] == entry][: PARTS + 1]
+        expected = [row["chance_level"] for row in histograms if row["entry"] == entry][: PARTS + 1]
         mean = sum(number * share for number, share in enumerate(expected))
         steps = [expected[0], *expected, expected[-1]]
         axes.step([-0.5, *range(5), 4.5], steps, where="mid", color="black", lw=1, ls=":", label=f"random: {mean:.2f}")
@@ -226,13 +226,13 @@ def draw_examples(
     """A figure of example scenes with their labels."""
     names = class_names or getattr(data, "class_names", None)
     images = sample(data, Classifier(nn.Identity(), "none", "unknown"), n=EVERYTHING, seed=seed, split=split)
-    pixels, labels = as_arrays(images, kind)
+    arrays, labels = as_arrays(images, kind)
     if kind == "combined":
-        scenes = combined(pixels, labels, range(count), seed)
+        scenes = combined(arrays, labels, range(count), seed)
     else:
         side = options.get("size") or 4 * max(images.size)
         behind = backgrounds if isinstance(backgrounds, Backgrounds) else load_backgrounds(backgrounds, smallest=side)
-        scenes = on_background(pixels, labels, behind.images, range(count), seed, **options)
+        scenes = on_background(arrays, labels, behind.images, range(count), seed, **options)
     figure, grid = panels(count, side=1.7, height=1.75 + 0.2 * (kind == "combined"))
     for axes, image, label in zip(grid, scenes.images, scenes.labels, strict=True):
         show_map(axes, image)

@@ -41,10 +41,10 @@ def shift(
     n: int = 1000,
     seed: int = 0,
     split: str = "test",
-    pixels: Sequence[int] = (1, 2, 4, 8),
+    distances: Sequence[int] = (1, 2, 4, 8),
     fill: str = "roll",
 ) -> Rows:
-    """Rows per number of pixels. 1 + 4 · len(pixels) passes per image for predictions, up to 3 more for features."""
+    """Rows per distance in pixels. 1 + 4 · len(distances) passes per image for predictions, up to 3 more for features."""
     classifier = Classifier.of(model)
     if fill not in FILLS:
         raise unknown_name("fill of the border", fill, FILLS)
@@ -52,7 +52,7 @@ def shift(
     same: dict[int, list[Tensor]] = defaultdict(list)
     for batch, _ in images.batches(classifier.device):
         before = classifier.logits(batch).argmax(-1)
-        for distance in pixels:
+        for distance in distances:
             moves = (moved(batch, distance * down, distance * across, fill) for down, across in DIRECTIONS)
             stays = torch.stack([(classifier.logits(one).argmax(-1) == before).float() for one in moves])
             same[distance].append(stays.mean(0).cpu())  # one share of four per image: the interval is over images
@@ -60,7 +60,7 @@ def shift(
         {"measure": "consistency", "unit": "share", "pixels": distance, **mean_of(torch.cat(parts))}
         for distance, parts in same.items()
     ]
-    return labeled(classifier, "shift", rows + equivariance(classifier, images, pixels, fill), fill=fill, data=images.name)
+    return labeled(classifier, "shift", rows + equivariance(classifier, images, distances, fill), fill=fill, data=images.name)
 
 
 def moved(images: Tensor, down: int, across: int, fill: str) -> Tensor:
@@ -74,7 +74,7 @@ def moved(images: Tensor, down: int, across: int, fill: str) -> Tensor:
     return around[..., reach - down : reach - down + height, reach - across : reach - across + width]
 
 
-def equivariance(classifier: Classifier, images: Sample, pixels: Sequence[int], fill: str) -> Rows:
+def equivariance(classifier: Classifier, images: Sample, distances: Sequence[int], fill: str) -> Rows:
     """Rows for the moves by whole cells of the feature map; none for a map of one cell."""
     found: dict[tuple[str, int], list[Tensor]] = defaultdict(list)
     for batch, _ in images.batches(classifier.device):
@@ -82,10 +82,10 @@ def equivariance(classifier: Classifier, images: Sample, pixels: Sequence[int], 
             before = feature_map(classifier, batch).float()
         except NotMeasurableError as error:
             nothing = {"measure": "equivariance", "unit": "cosine", **not_measured(error)}
-            return [{**nothing, "pixels": distance} for distance in pixels]
+            return [{**nothing, "pixels": distance} for distance in distances]
         step = batch.shape[-1] // before.shape[-1]
         center = before.mean((0, 2, 3), keepdim=True)
-        for distance in pixels:
+        for distance in distances:
             cells = distance // step
             if distance % step or not 0 < cells < before.shape[-1] // 2:
                 continue
