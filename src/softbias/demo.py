@@ -1,19 +1,21 @@
 """The demo: three nano models compared on the embedded set in a few minutes on two cores of a CPU.
 
-12 runs of 600 steps in batches of 64, one core each and two at a time: 460,000 pictures in all, of which a core trains about
-1,200 a second. The three have as good as the same size and cost: 210,000 to 240,000 parameters, 3.6 to 3.8 million
-multiply-accumulates a picture (ResNet with the stem of large pictures; with the small one it would take ten times as long).
-With two seeds nothing is claimed.
+12 runs of 600 steps in batches of 64, with one core each and two at a time: 460,000 images in all. The three models have nearly
+the same size and cost: 210,000 to 240,000 parameters and 3.6 to 3.8 million multiply-accumulates per image. ResNet has the stem
+for large images; with the small one it would cost ten times as much. With two seeds nothing is claimed.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softbias.study.arms import Arm
 from softbias.study.spec import StudySpec
 from softbias.training.recipe import find_recipe
+
+if TYPE_CHECKING:
+    from softbias.models.inspect import Inspection
 
 STEPS, JOBS = 600, 2
 
@@ -22,7 +24,7 @@ def demo_study(steps: int = STEPS) -> StudySpec:
     return StudySpec(
         name="demo",
         title="Three small models on small data",
-        question="Does a soft bias for what is near help where pictures are few?",
+        question="Does a soft bias for nearby patches help where pictures are few?",
         data=("fashion",),
         arms=(
             Arm("deit_nano", "deit_nano", {"patch_size": 8}),
@@ -33,62 +35,58 @@ def demo_study(steps: int = STEPS) -> StudySpec:
         seeds=(0, 1),
         recipe=find_recipe("quick").with_overrides({"steps": steps, "lr": 4e-3, "schedule": "one-cycle", "crop": "none"}),
         notes=(
-            f"Every run takes {steps} steps of 64 pictures, so that 10 % of the pictures are seen ten times as often: "
-            "a demonstration of a few minutes, not a training to its end.",
+            f"Every run takes {steps} steps of 64 pictures, so that 10 % of the pictures are seen ten times as often. This is "
+            "a demonstration of a few minutes, and no model is trained to its end.",
         ),
     )
 
 
-def run_picture(out: Path, epochs: float = 5.0) -> Path:
-    """docs/attention.png: where the heads of a nano model look before and after training, which takes a minute or two."""
+def draw_attention(out: Path, epochs: float = 5.0) -> Path:
+    """Train a nano model for a minute or two, and draw where its heads look before and after: docs/attention.png."""
     import torch
 
-    from softbias.data import fashion
-    from softbias.data.augment.apply import normalize
-    from softbias.models import create_model
     from softbias.models.inspect import inspect
     from softbias.runs.fit import fit
+    from softbias.runs.run import START
 
-    data = fashion.load()
-    options: dict[str, Any] = {"patch_size": 4}
-    run = fit("fashion", "convit_nano", "quick", model_options=options, epochs=epochs, out=out / "attention", resume=True)
-    torch.manual_seed(0)
-    untrained = create_model("convit_nano", num_classes=len(data.class_names), img_size=32, **options)
+    run = fit(
+        "fashion", "convit_nano", "quick", model_options={"patch_size": 4}, epochs=epochs, out=out / "attention", resume=True
+    ).run
+    data = run.data()
     picture = data.images[data.splits["test"][0]]
-    pixels = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None]
-    images = normalize(pixels, run.summary["preprocessing"]["mean"], run.summary["preprocessing"]["std"])
-    draw(picture, inspect(untrained.eval(), images), inspect(run.model.cpu(), images), out / "attention.png")
-    return out / "attention.png"
+    image = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None] / 255
+    before, after = (
+        inspect(classifier.model.eval(), classifier.normalized(image))
+        for classifier in (run.classifier(START), run.classifier())
+    )
+    return draw(picture, before, after, out)
 
 
-def draw(picture: Any, before: Any, after: Any, path: Path) -> None:
+def draw(picture: Any, before: Inspection, after: Inspection, out: Path) -> Path:
     """One row per layer: where the middle patch looks, every head, untrained beside trained."""
-    import matplotlib
+    from matplotlib.patches import Rectangle
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from softbias.pages.static import new_figure, save, show_map
+    from softbias.pages.theme import QUERY
 
     layers, heads = sorted(before.maps), before.maps[0].shape[1]
-    figure, axes = plt.subplots(len(layers), 2 * heads + 1, figsize=(1.3 * (2 * heads + 1), 1.45 * len(layers)))
+    figure = new_figure(1.3 * (2 * heads + 1), 1.45 * len(layers) + 0.4)
+    axes = figure.subplots(len(layers), 2 * heads + 1, squeeze=False)
     for layer, row in zip(layers, axes, strict=True):
         grid = before.grid[layer]
-        place = grid.height // 2 * grid.width + grid.width // 2
-        row[0].imshow(picture)
+        middle = grid.height // 2 * grid.width + grid.width // 2
         side = picture.shape[0] / grid.height
-        box = (grid.width // 2 * side - 0.5, grid.height // 2 * side - 0.5)
-        row[0].add_patch(plt.Rectangle(box, side, side, fill=False, color="red", linewidth=1.5))
+        show_map(row[0], picture)
+        corner = (grid.width // 2 * side - 0.5, grid.height // 2 * side - 0.5)
+        row[0].add_patch(Rectangle(corner, side, side, fill=False, color=QUERY, linewidth=1.5))
         row[0].set_ylabel(f"layer {layer}", fontsize=9)
-        for column, (seen, head) in enumerate([(s, h) for s in (before, after) for h in range(heads)], start=1):
-            attention = seen.maps[layer][0, head].detach()
-            looks = grid.patches_only(attention)[place].reshape(grid.height, grid.width)
-            row[column].imshow(looks, cmap="magma", vmin=0)
+        for column, (name, seen, head) in enumerate(
+            ((name, seen, head) for name, seen in (("untrained", before), ("trained", after)) for head in range(heads)), start=1
+        ):
+            attention = grid.patches_only(seen.maps[layer][0, head].detach())[middle]
+            show_map(row[column], attention.reshape(grid.height, grid.width), cmap="magma", vmin=0)
             if layer == layers[0]:
-                row[column].set_title(f"{'untrained' if seen is before else 'trained'}\nhead {head}", fontsize=8)
-    for axis in axes.flat:
-        axis.set_xticks([])
-        axis.set_yticks([])
+                row[column].set_title(f"{name}\nhead {head}", fontsize=8)
     axes[0][0].set_title("query patch", fontsize=8)
     figure.suptitle("Where one patch looks, before and after training", fontsize=11)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    return save(figure, out, "attention")

@@ -22,19 +22,25 @@ if TYPE_CHECKING:
 class ReproduceOptions(ExecutionOptions):
     name: Annotated[str, Positional, flag("NAME", "A study of --list.")] = ""
     list_studies: Annotated[
-        bool, arg(name="list", help="List the studies, or with a name say all about one, and stop.", help_behavior_hint="")
+        bool, arg(name="list", help="List the studies, or with a name describe one, and stop.", help_behavior_hint="")
     ] = False
     scale: Annotated[
         Literal["smoke", "small", "paper"],
-        flag("smoke|small|paper", "Minutes on two CPU cores (if not given), hours on one GPU, or the original setting."),
+        flag(
+            "smoke|small|paper",
+            "smoke: minutes on two CPU cores (if not given); small: hours on one GPU; paper: the original setting.",
+        ),
     ] = "smoke"
     arms: Annotated[
-        str | None, flag("ARMS", "Some of its arms, separated by commas, the first compared with the others; all if not given.")
+        str | None,
+        flag("ARMS", "Some of its arms, separated by commas; the first is compared with the others; all if not given."),
     ] = None
     data: Annotated[str | None, flag("SETS", "Some of its sets, separated by commas; all if not given.")] = None
-    seeds: Annotated[str | None, flag("N", "How many seeds (3), or which (0,1,5); the study's own if not given.")] = None
-    fractions: Annotated[str | None, flag("SHARES", "Of the training pictures; the study's own if not given.")] = None
-    data_dir: Annotated[Path | None, flag("FOLDER", "Where named sets lie; $SOFTBIAS_DATA if not given.")] = None
+    seeds: Annotated[
+        str | None, flag("N", "The number of seeds (3), or the seeds themselves (0,1,5); the study's own if not given.")
+    ] = None
+    fractions: Annotated[str | None, flag("SHARES", "Shares of the training pictures; the study's own if not given.")] = None
+    data_dir: Annotated[Path | None, flag("FOLDER", "The folder of named sets; $SOFTBIAS_DATA if not given.")] = None
 
 
 def reproduce(
@@ -44,9 +50,9 @@ def reproduce(
 ) -> int:
     """Reproduce a table or an analysis of a paper: its runs, its measurements, and a report with the published numbers.
 
-    Finished runs are reused: stop at any time and give the same command again. At smoke scale the embedded set takes the place
-    of any set that is absent, and the report says so. Any field of the recipe can be changed for all arms (--epochs 8,
-    --help-recipe); the report says that, too.
+    Finished runs are reused: stop at any time and give the same command again. At smoke scale the embedded set replaces any set
+    that is absent, and the report says so. Any field of the recipe can be changed for all arms (--epochs 8, --help-recipe); the
+    report says that, too.
 
       softbias reproduce --list
       softbias reproduce convit-sample-efficiency --list
@@ -98,11 +104,11 @@ def show_list(studies: list[NamedStudy], *, whole: bool, as_json: bool) -> None:
         return
     width = max(len(one.name) for one in studies)
     print("\n".join(f"{one.name:{width}}  {one.question}" for one in studies))
-    print("\nsoftbias reproduce NAME --list says all about one; --scale smoke|small|paper chooses how much of it is done")
+    print("\nsoftbias reproduce NAME --list describes one; --scale smoke|small|paper chooses its size")
 
 
 def described(one: NamedStudy) -> list[str]:
-    """All about a study: its words, what each scale does, and the published numbers."""
+    """A study in full: its question and source, the runs of each scale, and the published numbers."""
     lines = [
         one.title,
         "",

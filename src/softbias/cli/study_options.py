@@ -29,8 +29,8 @@ class ExecutionOptions:
     ] = 0
     on: Annotated[str | None, flag("ray|ray://HOST:PORT", "Run on a Ray cluster that shares the study's folder.")] = None
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], flag("auto|cpu|cuda|mps", "Where to train.")] = "auto"
-    dry_run: Annotated[bool, switch("Say how many runs are missing and how long they take, and stop.")] = False
-    baseline: Annotated[bool, switch("Do without the comparison with a logistic regression on pixels.")] = True
+    dry_run: Annotated[bool, switch("Print how many runs are missing and how long they take, and stop.")] = False
+    baseline: Annotated[bool, switch("Leave out the comparison with a logistic regression on pixels.")] = True
     keep_checkpoints: Annotated[bool, switch("Keep checkpoints of finished runs; otherwise only their models stay.")] = False
     report: Annotated[bool, switch("Write no report.html.")] = True
     quiet: Annotated[bool, switch("Print the report's path at the end, and nothing else.")] = False
@@ -48,31 +48,31 @@ class CompareOptions(ExecutionOptions):
             "ARMS", "Models, separated by commas, each with its own settings after @: deit_tiny,convit_tiny@strength=2@lr=1e-3."
         ),
     ] = ""
-    fractions: Annotated[str, flag("SHARES", "Of the training pictures, such as 0.1,0.3,1; 1 (all) if not given.")] = "1"
-    seeds: Annotated[str, flag("N", "How many seeds (3), or which (0,1,5); 3 if not given.")] = "3"
+    fractions: Annotated[str, flag("SHARES", "Shares of the training pictures, such as 0.1,0.3,1; 1 (all) if not given.")] = "1"
+    seeds: Annotated[str, flag("N", "The number of seeds (3), or the seeds themselves (0,1,5); 3 if not given.")] = "3"
     recipe: Annotated[
         str | None,
-        flag("NAME", "Of `softbias recipes`, for all arms; any field can be changed: --epochs 20 (--help-recipe)."),
+        flag("NAME", "A recipe of `softbias recipes`, for all arms; any field can be changed: --epochs 20 (--help-recipe)."),
     ] = None
     budget: Annotated[
         Literal["steps", "epochs", "flops"],
-        flag("steps|epochs|flops", "What is equal for all: steps (of a run on all the data) if not given."),
+        flag("steps|epochs|flops", "What all runs have in common: steps (those of a run on all the data) if not given."),
     ] = "steps"
     tune: Annotated[
         int, flag("N", "Trials for every arm's learning rate and weight decay, on a validation part of the training data.")
     ] = 0
-    name: Annotated[str | None, flag("NAME", "Of the study; that of the data if not given.")] = None
+    name: Annotated[str | None, flag("NAME", "Name of the study; that of the data if not given.")] = None
     store: Annotated[
         Path | None, flag("FOLDER", "Runs that several studies share; inside the study's folder if not given.")
     ] = None
     img_size: Annotated[int | None, flag("PIXELS", "Side of the pictures; chosen from their sizes if not given.")] = None
-    data_dir: Annotated[Path | None, flag("FOLDER", "Where named sets lie; $SOFTBIAS_DATA if not given.")] = None
+    data_dir: Annotated[Path | None, flag("FOLDER", "The folder of named sets; $SOFTBIAS_DATA if not given.")] = None
 
 
 def run(spec: StudySpec, options: ExecutionOptions, perform: Callable[..., Comparison] | None = None) -> int:
-    """Run a study, by `run_study` if not otherwise, and print what came of it.
+    """Run a study, and print its results. `perform` replaces `run_study`.
 
-    The exit status is 1 where a run, or the report, failed.
+    The exit status is 1 if a run or the report failed.
     """
     from softbias.study.compare import run_study
     from softbias.study.execute import StudyStoppedError
@@ -121,7 +121,7 @@ def show(done: Comparison, options: ExecutionOptions) -> None:
 
 
 def show_plan(done: Comparison) -> None:
-    """Every arm and set: runs, missing ones, and the time they take one after another."""
+    """A row per arm and set: its runs, the missing ones, and the time that they take one after another."""
     from rich.console import Console
     from rich.table import Table
 
@@ -138,13 +138,6 @@ def show_plan(done: Comparison) -> None:
         steps = sorted({run.spec.recipe.steps for run in runs if run.spec.recipe.steps})
         todo = [run.id for run in runs if run.id in missing]
         seconds = sum(done.plan.seconds.get(id, 0.0) for id in todo)
-        cells = (
-            arm,
-            data,
-            len(runs),
-            len(todo),
-            "–".join(map(str, steps)) or "by epochs",
-            estimated_duration(seconds) if todo else "",
-        )
-        table.add_row(*map(str, cells))
+        cells = len(runs), len(todo), "–".join(map(str, steps)) or "by epochs", estimated_duration(seconds) if todo else ""
+        table.add_row(arm, data, *map(str, cells))
     Console(width=None if sys.stdout.isatty() else max(80, int(environment.variable("COLUMNS") or 120))).print(table)

@@ -68,7 +68,7 @@ def test_the_command_of_the_page_continues_the_study_in_its_own_folder(study, mo
     command = commands(gather([study]))[0].split()
     assert command[:2] == ["softbias", "study"]
     asked = []
-    monkeypatch.setattr("softbias.cli.study.run", lambda spec, options: asked.append(options.out) or 0)
+    monkeypatch.setattr("softbias.cli.compare.run", lambda spec, options: asked.append(options.out) or 0)
     assert main(command[1:]) == 0 and asked[0].resolve() == study.resolve()
 
 
