@@ -205,7 +205,7 @@ def accuracy_tables(frame: pd.DataFrame) -> tuple[list[AccuracyTable], str]:
         part = cells[cells["data"] == data]
         fractions = sorted(set(part["train_fraction"]))
         by_fraction = {fraction: part[part["train_fraction"] == fraction] for fraction in fractions}
-        head = [f"{share(fraction)} ({rows['n_train'].iloc[0]:,} images)" for fraction, rows in by_fraction.items()]
+        head = [f"{share(fraction)} ({rows['n_train'].iloc[0]:,} pictures)" for fraction, rows in by_fraction.items()]
         rows = []
         for arm in dict.fromkeys(part["arm"]):
             found = {row["train_fraction"]: row for _, row in part[part["arm"] == arm].iterrows()}
@@ -217,7 +217,7 @@ def accuracy_tables(frame: pd.DataFrame) -> tuple[list[AccuracyTable], str]:
     if (cells["n"] > 1).any():
         kinds.append("95 % t interval of the mean over n seeds")
     if (cells["n"] == 1).any():
-        kinds.append("n = 1: 95 % interval over test images only, which says nothing about another seed")
+        kinds.append("n = 1: 95 % interval over test pictures only, which says nothing about another seed")
     return tables, "±: " + "; ".join(kinds)
 
 

@@ -92,7 +92,7 @@ def sentence(cell: pd.DataFrame, where: str) -> tuple[str, bool] | None:
     if row.n < LEAST_SEEDS:
         measured = f"{ahead} was {points} ahead of {behind}" if row.difference else f"{ahead} and {behind} scored the same"
         return f"{where}, {measured} over {row.n} seeds: too few seeds to call it shown.", False
-    largest = f"the largest, {points} between {ahead} and {behind}, may be chance (n = {row.n} seeds, {p_value(row.p_holm)})"
+    largest = f"the largest, {points} between {ahead} and {behind}, may be random (n = {row.n} seeds, {p_value(row.p_holm)})"
     if len(cell) == 1:
         return f"{where}, no difference between {ahead} and {behind} could be shown: {points}, n = {row.n} seeds.", False
     return f"{where}, no difference could be shown: {largest}.", False

@@ -50,8 +50,8 @@ def tune(
     searches = {key: new_search(optuna, run) for key, run in bases.items()}
     display.message(
         f"{spec.tune} trials for each of {len(bases)} arm{'s' * (len(bases) != 1)}: learning rate and weight decay, scored on "
-        f"{VALIDATION:.0%} of the training images at {share(max(spec.fractions))}, seed {spec.seeds[0]}; "
-        "the test images are not used"
+        f"{VALIDATION:.0%} of the training pictures at {share(max(spec.fractions))}, seed {spec.seeds[0]}; "
+        "the test pictures are not used"
     )
     records: dict[Key, list[dict[str, Any]]] = {key: [] for key in bases}
     for number in range(spec.tune):

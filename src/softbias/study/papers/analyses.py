@@ -101,7 +101,7 @@ def learning_curves(frame: pandas.DataFrame, folder: Path) -> Measurement:
     images = "held-out" if column == "val_accuracy" else "training"
     return Measurement(
         "Learning curves by number of gated layers",
-        f"Accuracy on {images} images, mean over seeds, at strength α = {chosen:g}. The table has all strengths and seeds.",
+        f"Accuracy on {images} pictures, mean over seeds, at strength α = {chosen:g}. The table has all strengths and seeds.",
         (save(sheet([chart], width=5.2, height=3.2), folder / EXTRA, "learning_curves"),),
         (write_table(table, folder, "learning_curves"),),
     )
@@ -123,8 +123,8 @@ def attention_maps(frame: pandas.DataFrame, folder: Path, device: str, images: i
     out = folder / EXTRA
     drawn = find_probe("locality").draw(rows, out)
     about = (
-        f"Arms without and with {gated['gated'].iloc[0]} gated layers (α = {strength:g}), first seed, {images:,} test images: "
-        "how far heads look, on each layer's own input, before the first step and at the end. Lines: mean over heads."
+        f"Arms without and with {gated['gated'].iloc[0]} gated layers (α = {strength:g}), first seed, {images:,} test "
+        "pictures: how far heads look, on each layer's own input, before the first step and at the end. Lines: mean over heads."
     )
     files = (write_rows(rows, out, "locality")[0],)
     found = [Measurement("Non-locality: full attention beside gated", about, tuple(drawn), files)]
@@ -166,9 +166,9 @@ def pretraining(folder: Path) -> list[Measurement]:
             series.append(Series("line", arm, line["epoch"].tolist(), line[column].tolist(), number))
         charts.append(Chart("pretraining", title, series, Axis("epoch", whole=True), Axis(title), names=arms))
     about = (
-        "Which of four rotations: accuracy on held-out images where there are any, and the loss of the task on training images "
-        "without the regularizer's. First seed. The table has every seed, and of each regularizer its value and `active`, the "
-        "share of images on which it is not zero."
+        "Which of four rotations: accuracy on held-out pictures where there are any, and the loss of the task on training "
+        "pictures without the regularizer's. First seed. The table has every seed, and of each regularizer its value and "
+        "`active`, the share of pictures on which it is not zero."
     )
     picture = save(sheet(charts, width=4.4, height=3.3), folder / EXTRA, "pretraining")
     return [Measurement("Convergence of pre-training", about, (picture,), (write_table(table, folder, "pretraining"),))]

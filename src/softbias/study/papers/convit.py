@@ -76,7 +76,7 @@ def locality(scale: Scale) -> StudySpec:
         for count in blocks
         for strength in strengths
     ]
-    held_out = {"val_fraction": 0.1, "select": "last"}  # learning curves on pictures that are not trained on
+    held_out = {"val_fraction": 0.1, "select": "last"}  # learning curves need images that are not trained on
     if scale == "smoke":
         recipe = smoke_recipe(epochs=3, **held_out)
         return study(scale, ("imagenet100",), tuple(arms), recipe, fractions=(0.1,), budget="epochs")
@@ -109,7 +109,7 @@ def after_locality(folder: Path, scale: Scale, device: str) -> list[Measurement]
 SAMPLE_EFFICIENCY = NamedStudy(
     name="convit-sample-efficiency",
     title="ConViT: sample efficiency",
-    question="How much does ConViT gain over DeiT when only 5, 10, 30, 50 or 100 % of the training pictures are there?",
+    question="How much does ConViT gain over DeiT when only 5, 10, 30, 50 or 100 % of the training pictures are used?",
     source=f"{PAPER}: table “Sample efficiency” (train size 5, 10, 30, 50, 100 %; DeiT and ConViT, top-1 and top-5).",
     can=f"both curves, top-1, top-5 and the relative gap, at equal steps, with {DEIT_RECIPE} at paper scale.",
     cannot="whether the original took equal steps or equal epochs at a smaller part (we read: equal steps), nor its draw "

@@ -100,7 +100,7 @@ BACKGROUND = NamedStudy(
     question="Do models still recognize an object that covers a sixteenth of the picture?",
     source=f"{PAPER}: section 3.3 and Table 3, “Accuracy for each model on background dataset”: random 10.0 %, ResNet50 "
     "15.0 %, ViT 10.5 %, Local ViT 14.5 %.",
-    can="the accuracy on pictures pasted at a random place of a background four times their side, on the runs of "
+    can="the accuracy on pictures pasted at a random position of a background four times their side, on the runs of "
     "eth-cifar10, for both entries, with intervals over at least 5,000 scenes (fewer at smoke scale) and over seeds.",
     cannot=f"the document's twenty backgrounds (ours are those of $SOFTBIAS_DATA/backgrounds, or generated textures), "
     f"which entry it used, {UNKNOWN} Its accuracies are of 200 scenes (standard error about 2.5 points).",

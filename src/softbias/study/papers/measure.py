@@ -165,12 +165,12 @@ def inference_speed(
     first = arms[0].name
     rows: list[dict[str, Any]] = []
     for row in side_by_side({arm.name: builder(arm, side) for arm in arms}, setting, rounds, against=first):
-        theirs = published.get(row.what)
+        speed = published.get(row.what)
         low, high = row.quartiles or (1.0, 1.0)
         rows.append(
             {"arm": row.what, "images_per_second": row.value, "spread": row.spread, "relative": row.ratio or 1.0}
-            | {"low": low, "high": high, "published": theirs}
-            | {"published_relative": theirs / published[first] if theirs else None}
+            | {"low": low, "high": high, "published": speed}
+            | {"published_relative": speed / published[first] if speed else None}
             | {"how": str(setting), "hardware": machine(device)}
         )
     values = [ArmValue(row["arm"], row["relative"], row["low"], row["high"], row["published_relative"]) for row in rows]
@@ -205,13 +205,13 @@ def step_time(
         how = f"{mode}, batch {batch}, {side} px"
         for name, timing in timings.items():
             middle, low, high = ratio(timings[base], timing)  # the time of this arm over the base's
-            theirs = published[name] / published[base] if name in published else None
+            document = published[name] / published[base] if name in published else None
             rows.append(
                 {"arm": name, "how": how, "milliseconds": 1e3 * timing.median / STEPS, "relative": middle}
                 | {"low": low, "high": high, "memory": prepared[name].memory}
-                | {"published_epoch_seconds": published.get(name), "published_relative": theirs, "hardware": machine(device)}
+                | {"published_epoch_seconds": published.get(name), "published_relative": document, "hardware": machine(device)}
             )
-            panels.setdefault(how, []).append(ArmValue(name, middle, low, high, theirs))
+            panels.setdefault(how, []).append(ArmValue(name, middle, low, high, document))
         for each in prepared.values():
             each.close()
         del prepared
@@ -219,7 +219,7 @@ def step_time(
     title = f"time of a training step, relative to {base}"
     picture = draw_beside(panels, folder / EXTRA / "step_time.png", title, log=True)
     about = (
-        f"Forward, backward and AdamW on synthetic images, all arms in turn, medians and quartiles over {rounds} rounds of "
+        f"Forward, backward and AdamW on synthetic pictures, all arms in turn, medians and quartiles over {rounds} rounds of "
         f"{STEPS} steps on {machine(device)}. Open diamonds: {whose}."
     )
     files = (write_table(pandas.DataFrame(rows), folder, "step_time"),)

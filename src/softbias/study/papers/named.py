@@ -1,10 +1,10 @@
 """A named study: a table of a paper as a function of scale, with its source, its numbers, and what it can and cannot show.
 
-smoke   two CPU cores, minutes: nano models, few steps; the embedded set in place of any set that is absent
+smoke   two CPU cores, minutes: nano models, few steps; the embedded set replaces any set that is absent
 small   one GPU, hours, in pieces: the paper's models, or smaller ones, on small sets
 paper   the original setting, as far as the document states it
 
-Settings only, without torch.
+Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NANO_SIDE = 32  # pixels of every set at smoke scale
 SMOKE_NOTE = (
     "Smoke scale: nano models stand in for the paper's and take a few steps. It shows that the study runs, and no more."
 )
-TOO_LARGE = ("imagenet", "imagenet100")  # for minutes on two cores, even where they are there
+TOO_LARGE = ("imagenet", "imagenet100")  # to be used at smoke scale, even where they are present
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Measurement:
 class NamedStudy:
     """A study of a paper.
 
-    source      the document, with the words or the table that are reproduced
-    can, cannot what of the original this shows, and what it does not
-    build       scale -> arms, data, fractions, seeds, recipe; `spec` adds the words
-    published   numbers of the document in percent, drawn beside ours: see `number`
-    beside      numbers of the document in other units, which `after` puts beside what it measures
-    after       measurements on the finished runs: (the study's folder, scale, device) -> what was measured
+    source        the document, with the sentence or the table that is reproduced
+    can, cannot   what of the original this study shows, and what it does not
+    build         scale -> arms, data, fractions, seeds, recipe; `spec` adds title, question and numbers
+    published     numbers of the document in percent, drawn beside ours: see `number`
+    beside        numbers of the document in other units, beside which `after` draws its measurements
+    after         (the study's folder, scale, device) -> measurements on the finished runs
     """
 
     name: str
@@ -73,7 +73,7 @@ class NamedStudy:
     ) -> StudySpec:
         """The study at a scale, or some rows (`arms`) and columns (`data`) of it by name.
 
-        At smoke scale this looks for its sets and takes the embedded one for those that are absent.
+        At smoke scale the embedded set replaces every set that is absent.
         """
         if scale not in SCALES:
             raise unknown_name("scale", scale, SCALES)
@@ -98,7 +98,7 @@ class NamedStudy:
 
 
 def some(wanted: Sequence[str] | None, known: Collection[str], kind: str) -> tuple[str, ...]:
-    """Those of the known names that are wanted, in the order of the wish; all if nothing is."""
+    """The wanted names, in their order, each of which must be known; all known names if `wanted` is None."""
     if wanted is None:
         return tuple(known)
     if not wanted:
@@ -123,7 +123,7 @@ def smoke_recipe(**overrides: Any) -> Recipe:
 
 
 def small_recipe(**overrides: Any) -> Recipe:
-    """Our recipe for small sets, on all of the training pictures: nothing is chosen on a part of them."""
+    """Our recipe for small sets, on all training images: none are set aside for choosing an epoch."""
     usual = {"epochs": 100, "batch_size": 512, "val_fraction": 0.0, "select": "last"}
     return find_recipe("small").with_overrides({**usual, **overrides})
 

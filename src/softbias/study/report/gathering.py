@@ -56,7 +56,7 @@ def gather(folders: Sequence[Path]) -> Material:
     if not len(runs):
         raise SoftbiasError(
             f"none of the {len(frame)} finished runs has a test score of classes, so there is nothing to compare; "
-            "runs need test images, and pre-training counts only through the runs that start from it"
+            "runs need test pictures, and pre-training counts only through the runs that start from it"
         )
     folder = folders[0] if len(folders) == 1 and is_study(folders[0]) else None
     study = next((read_study(given) for given in folders if (given / "study.yaml").is_file()), None)
