@@ -17,10 +17,10 @@ QUICK = {"model_options": {"patch_size": 4}, "recipe_options": {"epochs": 12, "b
 
 def colored(n: int = 45, side: int = 16, seed: int = 0):
     """Pictures whose color tells the class."""
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     labels = np.arange(n) % 3
     colors = np.array([(200, 40, 40), (40, 200, 40), (40, 40, 200)])[labels]
-    noise = chance.integers(-40, 40, (n, side, side, 3))
+    noise = rng.integers(-40, 40, (n, side, side, 3))
     return np.clip(colors[:, None, None] + noise, 0, 255).astype(np.uint8), labels
 
 

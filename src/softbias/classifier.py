@@ -234,7 +234,7 @@ def weights_of(model: nn.Module) -> str:
 
     Fresh norms scale by one (or zero, where a residual branch starts closed) and shift by zero, and fresh batch norms have
     seen nothing; the first step of any optimizer changes that. A model without norms is judged by its biases. A head that
-    was trained on a frozen backbone cannot be told from a fresh one: only its run knows that.
+    was trained on a frozen backbone looks like a fresh one here; only its run knows better.
     """
     model = unwrap(model)
     fresh = [fresh_norm(module) for module in model.modules() if isinstance(module, NORMS)]

@@ -1,4 +1,4 @@
-"""A classifier in scikit-learn's manner.
+"""A classifier with the interface of scikit-learn.
 
     from softbias.sklearn import SoftbiasClassifier
     classifier = SoftbiasClassifier(recipe_options={"epochs": 20}).fit(files, labels)
@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from softbias.errors import SoftbiasError
 
-SIDE = 64  # pixels, for files, when no img_size is given
+SIDE = 64  # pixels of files, if no img_size is given
 
 
 class SoftbiasClassifier(ClassifierMixin, BaseEstimator):
@@ -94,8 +94,8 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):
         )
         display = choose(quiet=not self.verbose)
         with tempfile.TemporaryDirectory(prefix="softbias-") as folder:
-            place = Path(self.out) if self.out is not None else Path(folder) / "run"
-            result = run_fit(spec, place, data=data, display=display, device=self.device, trackers=(), baseline=False)
+            path = Path(self.out) if self.out is not None else Path(folder) / "run"
+            result = run_fit(spec, path, data=data, display=display, device=self.device, trackers=(), baseline=False)
             self.classifier_ = open_classifier(result.path, device=find_device(self.device))
         self.n_iter_ = result.summary["epochs"]
         return self

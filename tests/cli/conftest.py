@@ -17,11 +17,11 @@ SHORT = ["--epochs", "2", "--no-baseline", "--trackers", "none"]
 
 def write_pictures(root: Path, each: int = 20, side: int = 20, seed: int = 0) -> Path:
     """root/class/*.png, whose colors tell the class."""
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     for name, color in CLASSES.items():
         (root / name).mkdir(parents=True)
         for number in range(each):
-            noise = chance.integers(-40, 40, (side, side, 3))
+            noise = rng.integers(-40, 40, (side, side, 3))
             pixels = np.clip(np.array(color) + noise, 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(root / name / f"{name} {number}.png")
     return root

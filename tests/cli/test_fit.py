@@ -209,7 +209,7 @@ MISTAKES = {
     ("fit", "fashion", "--epoch", "3"): "Unrecognized options: --epoch, 3; perhaps you meant --epochs;",
     ("fit", "fashion", "--learning-rate=1"): "perhaps you meant --lr;",
     ("fit", "fashion", "--opt", "sgd"): "perhaps you meant --optimizer;",
-    ("fit", "fashion", "cifar10"): "there is no place for 'cifar10'",
+    ("fit", "fashion", "cifar10"): "'cifar10' is one argument too many",
     ("fit", "fashion", "--recipe.epochs", "-1"): "epochs must be at least 0.0, but epochs=-1.0",
     ("fit", "fashion", "--recipe.betas", "0.9"): "Expected 2 values",
     ("fit", "fashion", "--seed", "x"): "--seed cannot be 'x': it takes a whole number",

@@ -58,8 +58,8 @@ def test_a_model_below_the_baseline_is_said_to_be_below():
 @pytest.mark.parametrize(
     ("mine", "edges", "above", "words"),
     [
-        (0.92, (0.85, 0.96), True, "may be chance"),
-        (0.88, (0.80, 0.93), False, "may be chance"),
+        (0.92, (0.85, 0.96), True, "may be random"),
+        (0.88, (0.80, 0.93), False, "may be random"),
         (0.90, (0.81, 0.95), False, "exactly as good"),
         (0.99, (0.96, 1.00), True, "9.0 percentage points above"),
         (0.50, (0.40, 0.60), False, "simpler method does better"),

@@ -106,8 +106,8 @@ def fit(
 ) -> int:
     """Train a classifier on your pictures.
 
-    With nothing but DATA, model, recipe, epochs and image size are chosen to suit the pictures and the device, and said.
-    DATA is root/CLASS/*.jpg, or root/{train,val,test}/CLASS/*.jpg; a split is made where there is none.
+    With DATA alone, model, recipe, epochs and image size are chosen to suit the pictures and the device; each choice is
+    printed with its reason. DATA is root/CLASS/*.jpg, or root/{train,val,test}/CLASS/*.jpg; a missing split is made.
 
       softbias fit my_pictures
       softbias fit cifar10 --model convit_tiny --recipe small --epochs 100 --seed 1

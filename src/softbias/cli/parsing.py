@@ -35,7 +35,7 @@ ELSEWHERE = {  # how other programs call fields of a recipe
     "model-ema": "ema", "label-smoothing": "smoothing", "batch": "batch-size", "bs": "batch-size", "amp": "precision",
     "hflip": "flip", "reprob": "erasing",
 }  # fmt: skip
-BESIDE = {"softbias evaluate": ["--data, for other pictures than the run's own"]}  # what one name too many may have meant
+BESIDE = {"softbias evaluate": ["--data, for other pictures than the run's own"]}  # options that may have been meant
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ NO_LINE = CommandLine()
 
 
 def flag(metavar: str, help: str, name: str | None = None) -> Any:
-    """An option as the help shows it; what happens without it is said in words, where that is not obvious."""
+    """An option as the help shows it; its text says what happens without it, where that is not obvious."""
     return tyro.conf.arg(metavar=metavar, help=help, name=name, help_behavior_hint="")
 
 
@@ -102,7 +102,7 @@ def one_line(box: str, prog: str) -> str:
     hints = [part[1] for part in parts if len(part) > 1 and part[0].startswith("Perhaps you meant")]
     unknown = re.match(r"Unrecognized options: (.*)", text)
     if unknown and not unknown[1].startswith("-"):
-        text = f"there is no place for {unknown[1]!r}"
+        text = f"{unknown[1]!r} is one argument too many"
         hints = BESIDE.get(prog, [])
     elif unknown and prog.removeprefix("softbias ") in TRAINING:
         words = [word.removeprefix("--").split("=")[0] for word in unknown[1].split(", ") if word.startswith("--")]

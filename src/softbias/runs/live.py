@@ -1,11 +1,10 @@
 """Probes while a model trains: `fit --probe-every K` appends rows to RUN/probes/<name>.jsonl, at the start and every K epochs.
 
-They measure on validation images (training images where there are none), never on test images, and the present weights, not
-their average. Training is not affected: no global random number is drawn, and the model is put back into its mode. A probe
-that the model has nothing for (masks of a ConViT) leaves a note in RUN/probes/notes.json.
+They measure on validation images (on training images where there are none), never on test images, and with the weights of
+the step, not with averaged ones. Training is not changed: no random number is drawn, and the model is put back into its mode.
 
-A run that was killed repeats some epochs. So before a process first appends to a file, it drops the rows of the same and of
-later steps, and a line that the kill tore: the files end as if the run had never been stopped.
+A run that was killed trains some epochs again. The first rows that a process writes therefore replace the rows of the same
+and of later steps, and a line that the kill tore: the files end as if the run had never been stopped.
 """
 
 from __future__ import annotations

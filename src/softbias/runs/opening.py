@@ -1,4 +1,4 @@
-"""What a user names becomes a classifier: a run, a saved model, a name, or a module in memory.
+"""From the name of a model to a classifier: a run, a saved model, a preset, or a module in memory.
 
     classifier = open_classifier("runs/flowers-convit_nano-1a2b3c4d5e")     # or "hf:FOLDER", "timm:NAME", "convit_nano"
     classifier.read("cat.jpg")                                              # as the model sees it, (height, width, 3)
@@ -36,7 +36,7 @@ HEAD_ONLY = "untrained but for its head"
 def open_classifier(
     source: Source, *, device: str = "cpu", read: Callable[..., Dataset] | None = None, **options: Any
 ) -> Classifier:
-    """See above.
+    """The classifier that a user names.
 
     read      reads the set of a run that is not finished, see `Run.classifier`
     options   of a model by name, as `create_model` takes them
@@ -75,7 +75,7 @@ def is_built(source: str | Path) -> bool:
 
 
 def saved_model(source: str) -> Path:
-    """The folder of a saved model, or an error that says what is there instead."""
+    """The folder of a saved model; an error describes any other folder."""
     folder = Path(source.removeprefix("hf:"))
     if (folder / "config.json").is_file():
         return folder
@@ -148,7 +148,7 @@ def untrained(run: Run, spec: RunSpec, classes: int, img_size: tuple[int, int]) 
 
 
 def averaged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Of a checkpoint the weights that would be the model's: averaged, where the recipe averages."""
+    """The weights of a checkpoint that become the model's: the averaged ones, where the recipe averages."""
     return stored.part("ema", tensors) or stored.part("model", tensors)
 
 
@@ -159,7 +159,7 @@ def weights_in_run(model: nn.Module, spec: RunSpec) -> str:
 
 
 def unique(names: list[str]) -> list[str]:
-    """Models of the same name are told apart by a number.
+    """The names, with a number behind those that stand there twice.
 
     >>> unique(["a", "b", "a"])
     ['a', 'b', 'a (2)']

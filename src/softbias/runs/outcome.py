@@ -1,4 +1,4 @@
-"""What a run leaves: the chosen weights, scores on the test pictures, predictions, the model, and the summary."""
+"""After the last step of a run: the chosen weights, scores on the test images, predictions, the model, and the summary."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def finish(
     started: float,
     baseline: bool,
 ) -> dict[str, Any]:
-    """Score the test pictures, and write the model, the predictions and the summary, which comes last."""
+    """Score the test images, and write the model, the predictions and, last, the summary."""
     model, batches = unwrap(plan.model), plan.batches
     accelerator = plan.accelerator
     objective = batches.objective
@@ -116,7 +116,7 @@ def peak_memory(device: str) -> int:
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     status = Path("/proc/self/status")
-    if status.is_file():  # where it can be set back between two runs of one process, see study.task
+    if status.is_file():  # a study resets this peak between two runs of one process
         lines = (line.split() for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         for _, kilobytes, *_ in lines:
             return 1024 * int(kilobytes)
@@ -129,7 +129,7 @@ def peak_memory(device: str) -> int:
 
 
 def write_split(path: Path, data: Dataset, split: Split) -> None:
-    """Which file was in which split, as a CSV file that can be trained on and says it again."""
+    """The split of every file, as a CSV file that `softbias fit` can read again."""
     assert data.files is not None
     root = Path(data.files[0]).parent
     listing = Listing(data.name, tuple(map(Path, data.files)), data.labels, data.class_names, root)

@@ -1,4 +1,4 @@
-"""What a run needs before its first step: splits, a model, class weights, and the plan that holds them."""
+"""Before the first step of a run: its split, its model, class weights, and the plan that holds them."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from softbias.training.objectives import find_objective
 from softbias.training.plan import LoopSettings, TrainingPlan
 from softbias.training.recipe import Recipe
 
-UNEVEN = 3.0  # classes that differ by more get weights
+UNEVEN = 3.0  # if the largest class has more than three times the images of the smallest, classes get weights
 
 
 def split_up(data: Dataset, spec: RunSpec) -> Split:
-    """The pictures of the run."""
+    """The split of the run's images."""
     return make_split(data, spec.train_fraction, spec.recipe.val_fraction, spec.seed)
 
 
 def output_names(spec: RunSpec, data: Dataset) -> tuple[str, ...]:
-    """What the outputs of the model stand for."""
+    """The names of the model's outputs."""
     return find_objective(spec.recipe.objective).output_names(data.class_names)
 
 

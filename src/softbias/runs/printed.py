@@ -1,6 +1,6 @@
-"""What a finished run says in the terminal: the scores beside the baseline's, the worst classes, and where the files are.
+"""Scores in the terminal: of a finished run beside the baseline's, with its worst classes and its files; of an evaluation.
 
-The wording is shared with the page of the run (`page`), so that the two never disagree.
+The page of the run uses the same rows, so that the two never disagree.
 """
 
 from __future__ import annotations
@@ -19,32 +19,33 @@ if TYPE_CHECKING:
     from softbias.runs.inference import Evaluation
 
 PROBED = "logistic regression on frozen features, without augmentation"
-TOP5_FROM = 11  # classes; with fewer, the best five are half of them or more, and the figure says nothing
+TOP5_FROM = 11  # classes; five of fewer classes are half of them or more
 MOST_ROWS = 20  # of the table of classes; all of them are in summary.json and on the page
 
 FILES = {"page": "report.html", "confusion": "confusion.png", "model": "model", "scores": "summary.json"}
 
 
 def worst_first(classes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows of classes by F1, the lowest first; classes without any come last."""
+    """The rows of classes by F1, the lowest first; classes without an F1 come last."""
     return sorted(classes, key=lambda row: (row["f1"] is None, row["f1"] or 0.0, row["name"]))
 
 
 def verdict(summary: Mapping[str, Any]) -> tuple[bool, str] | None:
-    """Whether the model stands above the baseline, and a plain sentence about it; None without a comparison."""
+    """Whether the model is above the baseline, and a sentence about it; None without a baseline."""
     test, baseline = summary.get("test"), summary.get("baseline")
     if not test or not baseline or "accuracy_interval" not in test:
         return None
     gap = test["accuracy"] - baseline["accuracy"]
     (low, high), (its_low, its_high) = test["accuracy_interval"], baseline["accuracy_interval"]
-    chance = " The two intervals overlap, so the difference may be chance." if low <= its_high and its_low <= high else ""
+    overlap = low <= its_high and its_low <= high
+    doubt = " The two intervals overlap, so the difference may be random." if overlap else ""
     points = f"{abs(100 * gap):.1f} percentage points"
     if gap == 0:
         return False, "The model is exactly as good as a logistic regression on raw pixels, which is a far simpler method."
     if gap > 0:
-        return True, f"The model is {points} above a logistic regression on raw pixels.{chance}"
-    advice = "" if chance else " A far simpler method does better on these pictures."
-    return False, f"The model is {points} below a logistic regression on raw pixels.{chance}{advice}"
+        return True, f"The model is {points} above a logistic regression on raw pixels.{doubt}"
+    advice = "" if overlap else " A far simpler method does better on these pictures."
+    return False, f"The model is {points} below a logistic regression on raw pixels.{doubt}{advice}"
 
 
 def print_summary(summary: Mapping[str, Any], path: Path, console: Console | None = None) -> None:
@@ -89,7 +90,7 @@ def run_title(summary: Mapping[str, Any]) -> str:
 
 
 def line(console: Console, text: Any) -> None:
-    """One line, which a narrow terminal may wrap but which we never cut: paths stay whole for copying."""
+    """One line; a narrow terminal wraps it, but a path is never cut."""
     console.print(text, soft_wrap=True)
 
 

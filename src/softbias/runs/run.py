@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
@@ -34,7 +34,7 @@ from softbias.errors import SoftbiasError, in_one_line
 from softbias.files import write_text
 from softbias.notes import Note
 from softbias.runs.predictions import Predictions
-from softbias.runs.spec import SAME_STORE, RunSpec, differences, read_config, read_notes, write_config
+from softbias.runs.spec import SAME_STORE, EpochRow, RunSpec, Summary, differences, read_config, read_notes, write_config
 from softbias.schema import from_plain
 
 if TYPE_CHECKING:
@@ -274,46 +274,6 @@ def take_lock(path: Path) -> BaseFileLock | None:
             raise
         return None
     return lock
-
-
-class Pictures(TypedDict):
-    train: int
-    val: int
-    test: NotRequired[int]
-
-
-class Summary(TypedDict):
-    """The entries of summary.json that its readers rely on; `outcome.finish` writes them and more."""
-
-    id: str
-    data: str
-    model: str
-    seed: int
-    train_fraction: float
-    objective: str
-    pretext: bool
-    parameters: int
-    pictures: Pictures
-    img_size: tuple[int, int]
-    steps: int
-    epochs: float
-    seconds: float
-    images_per_second: float
-    notes: NotRequired[list[Note]]
-    test: NotRequired[dict[str, Any] | None]
-    baseline: NotRequired[dict[str, Any] | None]
-    regularize: NotRequired[list[str]]
-    best_epoch: NotRequired[int | None]
-    validation_accuracy: NotRequired[float | None]
-    peak_memory: NotRequired[int]
-
-
-class EpochRow(TypedDict):
-    """The entries of a row of metrics.jsonl that its readers rely on; losses and scores may be NaN."""
-
-    event: str
-    epoch: int
-    step: int
 
 
 def read_json(path: Path) -> Any:

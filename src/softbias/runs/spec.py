@@ -1,4 +1,4 @@
-"""What defines a run, and its file config.yaml. Nothing here imports torch."""
+"""What defines a run (config.yaml), and the types of the other files that a run leaves. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import yaml
 
@@ -38,11 +38,13 @@ class RunSpec:
     """All that defines a run: the same spec on the same data gives the same run.
 
     data            a named set, a folder, a CSV file or arrays
-    data_options    img_size, resize_mode, group_by, skip_broken, … as the reader was asked
+    data_options    img_size, resize_mode, group_by, skip_broken, …: options of the reader
     train_fraction  share of the training images, more than 0 and at most 1; nested and stratified
     model_options   overrides of the model's spec
-    source          the run whose model is fine-tuned, with `finetune` "linear" (head only) or "full": its folder, or
-                    "run:<id>" for one in the same store, so that the id of this run does not depend on where they lie
+    pretrained      whether to start from timm's weights; weights: a file or folder to start from
+    source          the run whose model is fine-tuned: its folder, or "run:<id>" for a run in the same store, so that the id
+                    of this run does not depend on the folder
+    finetune        "linear" trains the head alone, "full" the whole model
     """
 
     data: str
@@ -82,10 +84,10 @@ class RunSpec:
 
     @cached_property
     def id(self) -> str:
-        """A hash of what defines the run; where the files of a named set lie does not.
+        """A hash of the spec, without the folder of a named set.
 
-        Only what differs from the defaults is hashed, so a field that softbias learns later leaves the ids of stored runs
-        as they are. A default must therefore never change.
+        Only values that differ from their defaults are hashed, so a new field leaves the ids of stored runs as they are. A
+        default must therefore never change.
         """
         plain = self.to_dict()
         plain["data_options"].pop("data_dir", None)
@@ -165,3 +167,43 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
         elif before != after:
             found.append(f"{prefix}{name} was {before}, is {after}")
     return found
+
+
+class ImageCounts(TypedDict):
+    train: int
+    val: int
+    test: NotRequired[int]
+
+
+class Summary(TypedDict):
+    """The entries of summary.json that its readers rely on; `outcome.finish` writes them and more."""
+
+    id: str
+    data: str
+    model: str
+    seed: int
+    train_fraction: float
+    objective: str
+    pretext: bool
+    parameters: int
+    pictures: ImageCounts
+    img_size: tuple[int, int]
+    steps: int
+    epochs: float
+    seconds: float
+    images_per_second: float
+    notes: NotRequired[list[Note]]
+    test: NotRequired[dict[str, Any] | None]
+    baseline: NotRequired[dict[str, Any] | None]
+    regularize: NotRequired[list[str]]
+    best_epoch: NotRequired[int | None]
+    validation_accuracy: NotRequired[float | None]
+    peak_memory: NotRequired[int]
+
+
+class EpochRow(TypedDict):
+    """The entries of a row of metrics.jsonl that its readers rely on; losses and scores may be NaN."""
+
+    event: str
+    epoch: int
+    step: int
