@@ -39,20 +39,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 VERSION = 1  # part of the cache's key: raise it when decode gives other bytes than before
 MAX_AREA = 178_956_970  # where Pillow refuses as well: a small file that unpacks to more is an attack or a mistake
-FORMATS = (
-    "JPEG",
-    "MPO",
-    "PNG",
-    "WEBP",
-    "TIFF",
-    "BMP",
-    "DIB",
-    "GIF",
-    "PPM",
-    "JPEG2000",
-    "AVIF",
-    "HEIF",
-)  # not EPS, which runs code
+FORMATS = (  # not EPS, which runs code
+    "JPEG", "MPO", "PNG", "WEBP", "TIFF", "BMP", "DIB", "GIF", "PPM", "JPEG2000", "AVIF", "HEIF",
+)  # fmt: skip
 HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 RESIZE_MODES = ("crop", "pad", "stretch")  # pages.wording describes them
 UPRIGHT = {  # EXIF orientation -> the transposition that makes the picture upright

@@ -33,14 +33,8 @@ OTHER_SUFFIXES = frozenset(
 )
 CLUTTER = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
 SPLIT_NAMES = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
-    "testing": "test",
-}
+    "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test", "testing": "test",
+}  # fmt: skip
 _natural_key = natsort_keygen(alg=ns.IGNORECASE)
 
 
