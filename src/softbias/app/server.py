@@ -7,6 +7,7 @@
     GET  /api/explanation?…     prediction, relevance, layers, gates of a model on a picture
     GET  /api/maps?…&query=Q    attention of every head of every layer from patch Q (or "token"): float32, layer by layer
     GET  /api/training?model=N  learning curves, and gates by checkpoint
+    GET  /api/charts            loss and accuracy of all runs as HTML; ?model=N&checkpoint=K: the gates of one
     GET  /report/N              report.html of a run
 
 An error is answered by its type, with a sentence that the page shows: 400 for a request that makes no sense, 404 for
@@ -35,16 +36,18 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from softbias._version import __version__
+from softbias.app.charts import gates_chart, training_charts
 from softbias.app.safety import REPORT_POLICY, Guard
 from softbias.app.state import AppState, NotFoundError, RequestError
 from softbias.data.decode import BrokenImageError
 from softbias.errors import SoftbiasError, in_one_line
 from softbias.explanations.explanation import Explanation
 from softbias.explanations.figure import TITLES
+from softbias.pages.html import render, script, style
 from softbias.pages.wording import text
 
 MAX_UPLOAD = 16 * 2**20  # bytes
-PAGE = {"app.js": "text/javascript", "maps.js": "text/javascript", "charts.js": "text/javascript", "style.css": "text/css"}
+PAGE = {"app.js": "text/javascript", "maps.js": "text/javascript", "style.css": "text/css"}
 FOLDER = Path(__file__).parent / "page"
 NUMBER = re.compile(r"0|[1-9]\d{0,8}")
 Handler = Callable[[Request], Awaitable[Response]]
@@ -52,6 +55,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 def make_app(state: AppState, port: int) -> Any:
     """The ASGI application; `port` is part of the addresses it answers under."""
+
+    gates_read: dict[int, list[dict[str, Any]]] = {}  # of each model, once they have been drawn
 
     def route(path: str, handler: Handler, method: str = "GET") -> Route:
         return Route(path, handler, methods=[method])
@@ -61,6 +66,10 @@ def make_app(state: AppState, port: int) -> Any:
 
     async def part(request: Request) -> Response:
         name = request.path_params["name"]
+        if name == "theme.css":
+            return Response(style(), media_type="text/css")
+        if name == "page.js":
+            return Response(script(), media_type="text/javascript")
         if name not in PAGE:
             raise NotFoundError("there is no such file")
         return FileResponse(FOLDER / name, media_type=PAGE[name])
@@ -98,6 +107,20 @@ def make_app(state: AppState, port: int) -> Any:
         score = {key: test[key] for key in ("accuracy", "accuracy_interval", "n") if key in test}
         return JSONResponse({"epochs": model.epochs, "gates": gates, "test": score or None, "report": model.report is not None})
 
+    async def charts(request: Request) -> Response:
+        number = whole(request, "model")
+        if number is None:
+            runs = {name: model.epochs for name, model in zip(state.names, state.models, strict=True) if model.run}
+            found = training_charts(runs)
+        else:
+            model, checkpoint = state.model(number), whole(request, "checkpoint")
+            rows = gates_read.get(number) or await run_in_threadpool(model.gates)
+            gates_read[number] = rows
+            step = model.steps()[checkpoint] if checkpoint is not None and checkpoint < len(model.checkpoints) else None
+            gates = gates_chart(state.names[number], rows, step)
+            found = [] if gates is None else [gates]
+        return Response(render("charts.html.jinja", charts=found), media_type="text/html")
+
     async def report(request: Request) -> Response:
         path = state.model(checked_number("model", request.path_params["number"])).report
         if path is None:
@@ -119,6 +142,7 @@ def make_app(state: AppState, port: int) -> Any:
             route("/api/explanation", explain),
             route("/api/maps", maps),
             route("/api/training", training),
+            route("/api/charts", charts),
             route("/report/{number}", report),
         ],
         exception_handlers={

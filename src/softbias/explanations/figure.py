@@ -106,7 +106,7 @@ def draw_decision(canvas: Canvas, explanation: Explanation) -> None:
     axes = canvas.axes(left, top, SIDE - 0.15, SIDE)
     best = explanation.top()[::-1]
     for row, (name, p) in enumerate(best):
-        axes.barh(row, 1, color="#eef1f4", height=0.28)
+        axes.barh(row, 1, color=LIGHT["panel"], height=0.28)
         axes.barh(row, p, color=BAR, height=0.28)
         axes.text(0, row + 0.24, shortened(name, 26), fontsize=7.5, color=INK, va="bottom", parse_math=False)
         axes.text(1, row + 0.24, probability(p), fontsize=7.5, color=INK, va="bottom", ha="right")
@@ -194,13 +194,13 @@ def colored(values: NDArray[np.floating], most: float | None = None) -> Colors:
 
 
 def overlay(picture: Colors, relevance: NDArray[np.floating], side: int = 320) -> Colors:
-    """The picture in grey with the relevance as heat over it, softly enlarged.  # (H, W, 3), (h, w) -> (side', side'', 3)"""
+    """The picture in gray with the relevance as heat over it, softly enlarged.  # (H, W, 3), (h, w) -> (side', side'', 3)"""
     scale = max(1, round(side / max(picture.shape[:2])))
     size = (picture.shape[1] * scale, picture.shape[0] * scale)
     large = Image.fromarray(picture).resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC)
     heat = np.asarray(Image.fromarray(np.asarray(relevance, np.float32)).resize(size, Image.Resampling.BICUBIC), np.float64)
     low, high = float(np.min(relevance)), float(np.max(relevance))
     heat = np.clip((heat - low) / max(high - low, 1e-12), 0, 1)
-    grey = np.asarray(large.convert("L"), np.float64)[..., None].repeat(3, -1)
+    gray = np.asarray(large.convert("L"), np.float64)[..., None].repeat(3, -1)
     strength = (0.12 + 0.78 * heat)[..., None]
-    return ((1 - strength) * grey + strength * ramp(heat, HEAT)).round().astype(np.uint8)
+    return ((1 - strength) * gray + strength * ramp(heat, HEAT)).round().astype(np.uint8)

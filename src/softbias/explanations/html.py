@@ -2,64 +2,53 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
 from softbias.explanations.explanation import Explanation
 from softbias.explanations.figure import TITLES, colored, overlay
 from softbias.pages.format import probability
-from softbias.pages.html import data_uri, template
+from softbias.pages.html import image_uri, picture, render, style
 from softbias.pages.wording import text
 
-SIDE = 224  # of the picture, in CSS pixels
+SIDE = 200  # of the picture, in CSS pixels
 
 
 def page(explanation: Explanation) -> str:
-    return render(explanation, whole=True)
+    return render("explanation.html.jinja", with_script=False, **values_of(explanation))
 
 
 def fragment(explanation: Explanation) -> str:
-    """For notebooks: the same without head and body."""
-    return render(explanation, whole=False)
+    """The same for notebooks, without head and body."""
+    content = render("explanation_content.html.jinja", **values_of(explanation))
+    return f'<div class="softbias"><style>{style()}</style>{content}</div>'
 
 
-def render(explanation: Explanation, *, whole: bool) -> str:
-    height, width = explanation.picture.shape[:2]
+def values_of(explanation: Explanation) -> dict[str, Any]:
+    """What the template takes."""
     grid = next(iter(explanation.grids.values()), None)
-    return template("explanation.html.jinja").render(
-        explanation=explanation,
-        notes=[text(note) for note in explanation.notes],
-        whole=whole,
-        picture=uri(explanation.picture),
-        shape=(round(SIDE * width / max(height, width)), round(SIDE * height / max(height, width))),
-        pixelated=max(height, width) <= SIDE // 2,
-        overlays=[
+    box = None  # of the query patch, in percent: left, top, width, height
+    if explanation.query is not None and grid is not None:
+        (row, column), width, height = explanation.query, 100 / grid.width, 100 / grid.height
+        box = [round(value, 3) for value in (column * width, row * height, width, height)]
+    return {
+        "explanation": explanation,
+        "notes": [text(note) for note in explanation.notes],
+        "picture": picture(explanation.picture, SIDE, 2 * SIDE),
+        "pictures": [
             {
                 "title": TITLES.get(method, method),
                 "target": None if method.startswith("rollout") else explanation.class_names[explanation.target],
-                "uri": uri(overlay(explanation.picture, found)),
+                "uri": image_uri(overlay(explanation.picture, found)),
             }
             for method, found in explanation.relevance.items()
         ],
-        classes=[(name, probability(p), round(100 * p, 1)) for name, p in explanation.top()],
-        layers=layers(explanation),
-        signed=any(explanation.signed(layer) for layer in explanation.maps),
-        box=None
-        if explanation.query is None or grid is None
-        else [
-            round(100 * value, 3)
-            for value in (
-                explanation.query[1] / grid.width,
-                explanation.query[0] / grid.height,
-                1 / grid.width,
-                1 / grid.height,
-            )
-        ],
-    )
+        "classes": [(name, probability(p), round(100 * p, 1)) for name, p in explanation.top()],
+        "layers": layers(explanation),
+        "signed": any(explanation.signed(layer) for layer in explanation.maps),
+        "box": box,
+    }
 
 
 def layers(explanation: Explanation) -> list[dict[str, Any]]:
@@ -72,18 +61,12 @@ def layers(explanation: Explanation) -> list[dict[str, Any]]:
             strongest = np.unravel_index(int(np.abs(values).argmax()), values.shape)
             heads.append(
                 {
-                    "uri": uri(colored(values)),
+                    "uri": image_uri(colored(values)),
                     "alt": f"Layer {layer}, head {head}: most attention to row {strongest[0]}, column {strongest[1]}",
                     "gate": f"position {explanation.gates[layer][head]:.0%}" if layer in explanation.gates else None,
-                    "bias": uri(colored(biases[layer][head])) if layer in biases else None,
+                    "bias": image_uri(colored(biases[layer][head])) if layer in biases else None,
                 }
             )
         about = {"kind": explanation.mechanisms.get(layer, ""), "bias_name": explanation.bias_names.get(layer, "")}
         found.append({"layer": layer, "heads": heads, **about})
     return found
-
-
-def uri(image: NDArray[np.uint8]) -> str:
-    stream = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(image)).save(stream, "PNG")
-    return data_uri(stream.getvalue())

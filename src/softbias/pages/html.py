@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
@@ -41,10 +41,6 @@ def environment() -> Environment:
     made.globals |= {"style": style, "script": script, "policy": policy, "svg": svg, "sizes": figure_sizes}
     made.globals |= {"key_mark": key_mark, "csv_uri": csv_uri, "names_of": ordered_names, "COLORS": theme.COLORS}
     return made
-
-
-def template(name: str) -> Template:
-    return environment().get_template(name)
 
 
 def render(name: str, **values: Any) -> str:

@@ -177,8 +177,8 @@ def draw_series(axes: Axes, series: Series, shade: float) -> None:
         axes.plot(x, y, linestyle="", **mark, zorder=3)
 
 
-def hue(number: int) -> str:
-    """The color of a series on white paper."""
+def hue(number: int | None) -> str:
+    """The color of a series on white paper; gray for None."""
     return LIGHT[color_of(number)]
 
 

@@ -144,7 +144,7 @@ def draw_faithfulness(rows: Rows, folder: Path) -> list[Path]:
     made = []
     for model, own in by_model(rows).items():
         methods = list(dict.fromkeys(row["method"] for row in own))
-        hues = {name: ("#6e7781" if name == "random" else f"C{number}") for number, name in enumerate(methods)}
+        hues = {name: (hue(None) if name == "random" else hue(number)) for number, name in enumerate(methods)}
         figure, axes = panels(3, side=4.15, height=3.4)
         for axis, game in zip(axes, GAMES, strict=False):
             for name in methods:

@@ -150,7 +150,7 @@ def draw(rows: Rows, folder: Path) -> list[Path]:
                     (row["distance"], row["value"]) for row in of_model if row["layer"] == layer and row["measure"] == measure
                 )
                 axes.plot(*zip(*line, strict=True), style, color=hue(number), label=label)
-            axes.axhline(1, color="#aaaaaa", lw=0.7)
+            axes.axhline(1, color=hue(None), lw=0.7)
             axes.set_ylim(bottom=0)
             axes.set_title(f"layer {layer}", fontsize=9)
             axes.set_xlabel("distance (patches)", fontsize=8)

@@ -19,7 +19,7 @@ def opened(browser, page, width, **options):
     view.on("request", lambda request: requests.append(request.url))
     view.goto(page.as_uri())
     if options.get("java_script_enabled", True):
-        view.wait_for_selector("html[data-ready]")
+        view.wait_for_selector("html[data-script]")
     return view, complaints, [url for url in requests if not url.startswith(("data:", "blob:"))]
 
 

@@ -1,6 +1,5 @@
 // The page. Two panes at most, each a model (at a checkpoint) on the same picture; the query patch is shared.
 
-import { chart } from "/page/charts.js";
 import { drawMap, drawStage, largest } from "/page/maps.js";
 
 const byId = (id) => document.getElementById(id);
@@ -399,31 +398,17 @@ async function training(model) {
   return trainings.get(model);
 }
 
+// The server draws the charts, as it does for every page.
 async function drawTraining() {
   const runs = state.models.map((model, number) => ({ ...model, number })).filter(({ run }) => run);
   byId("training").hidden = !runs.length;
   if (!runs.length) return;
+  const gated = [...new Map(panes.filter(({ model }) => state.models[model].run).map((pane) => [pane.model, pane])).values()];
+  const addresses = ["/api/charts", ...gated.map(({ model, checkpoint }) => `/api/charts?model=${model}${checkpoint === null ? "" : `&checkpoint=${checkpoint}`}`)];
+  const charts = await Promise.all(addresses.map(async (address) => (await ask(address)).text()));
+  byId("charts").replaceChildren(document.createRange().createContextualFragment(charts.join("")));
+  byId("training-text").textContent = byId("charts").children.length ? "Lines: training, on augmented pictures; with markers: validation." : "These runs have no metrics.";
   const found = await Promise.all(runs.map(async (run) => ({ ...run, ...await training(run.number) })));
-  const charts = [];
-  const named = { loss: "Loss", accuracy: "Accuracy" };
-  for (const [key, title] of Object.entries(named)) {
-    const lines = found.flatMap(({ name, number, epochs }) => [["", key, false], [", validation", `val_${key}`, true]].map(([more, field, dash]) => ({
-      name: name + more, color: number, dash, points: epochs.filter((row) => Number.isFinite(row[field])).map((row) => [row.epoch, row[field]]) })));
-    const full = lines.filter(({ points }) => points.length);
-    if (full.length) charts.push(chart({ title, lines: full, percent: key === "accuracy" }));
-  }
-  for (const model of new Set(panes.map((pane) => pane.model))) {
-    const run = found.find(({ number }) => number === model);
-    if (!run || !run.gates.length) continue;
-    const lines = Object.keys(run.gates[0].layers).flatMap((layer, place) => run.gates[0].layers[layer].map((_, head) => ({
-      name: head === 0 ? `layer ${layer}` : "", color: place, points: run.gates.map((row) => [row.epoch ?? row.step, row.layers[layer][head]]) })));
-    const pane = panes.find((one) => one.model === model);
-    const at = pane.checkpoint === null ? null : state.models[model].checkpoints[pane.checkpoint];
-    charts.push(chart({ title: `Gates of ${run.name}: share of place, a line per head`, lines, percent: true, zoom: true, marks: at ? [at.epoch ?? at.step] : [],
-      x: run.gates[0].epoch === null ? "step" : "epoch" }));
-  }
-  byId("charts").replaceChildren(...charts);
-  byId("training-text").textContent = charts.length ? "Training figures are taken while a model learns, on augmented pictures." : "These runs have no metrics.";
   byId("reports").replaceChildren(...found.map(({ name, number, test, report }) => {
     const score = test ? ` ${percent(test.accuracy)} of ${test.n.toLocaleString("en")} test pictures (95 % interval ${percent(test.accuracy_interval[0])} to ${percent(test.accuracy_interval[1])}).` : "";
     return make("p", {}, make("strong", {}, name), score, report ? " " : "", report ? make("a", { href: `/report/${number}`, target: "_blank", rel: "noopener" }, "Its report") : "");

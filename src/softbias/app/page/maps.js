@@ -1,17 +1,18 @@
-// Maps as colors on canvases: dark to light for what is positive (matplotlib's magma, CC0), blue for what is negative.
+// Maps as colors on canvases: dark to light for positive values, blue for negative ones. The colors are those of theme.css.
 
-const POSITIVE = stops("000004 1c1044 4f127b 812581 b5367a e55064 fb8761 fec287 fcfdbf");
-const NEGATIVE = stops("000004 08204a 0d3b7d 1259ad 2278d4 4d9aec 84bcf7 b9dafc e8f4ff");
-const QUERY = "#52e0ff";
+const variable = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
+const POSITIVE = stops(variable("--heat"));
+const NEGATIVE = stops(variable("--cold"));
+const QUERY = variable("--query");
 
 function stops(text) {
-  return text.split(" ").map((hex) => [0, 2, 4].map((place) => parseInt(hex.slice(place, place + 2), 16)));
+  return text.split(/\s+/).map((hex) => [0, 2, 4].map((start) => parseInt(hex.slice(start, start + 2), 16)));
 }
 
 function color(value, ramp) {
   const at = Math.min(1, Math.max(0, value)) * (ramp.length - 1);
   const low = Math.min(ramp.length - 2, Math.floor(at));
-  return ramp[low].map((channel, place) => channel + (at - low) * (ramp[low + 1][place] - channel));
+  return ramp[low].map((channel, index) => channel + (at - low) * (ramp[low + 1][index] - channel));
 }
 
 export function largest(values) {
@@ -27,9 +28,9 @@ function small(values, height, width, most) {
   canvas.height = height;
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
-  values.forEach((value, place) => {
+  values.forEach((value, index) => {
     const [red, green, blue] = color(Math.abs(value) / most, value < 0 ? NEGATIVE : POSITIVE);
-    image.data.set([red, green, blue, 255], 4 * place);
+    image.data.set([red, green, blue, 255], 4 * index);
   });
   context.putImageData(image, 0, 0);
   return canvas;
@@ -40,11 +41,11 @@ function box(context, query, height, width, line) {
   const [tall, wide] = [context.canvas.height / height, context.canvas.width / width];
   context.lineWidth = line + Math.min(2, line);
   context.strokeStyle = "rgba(0, 0, 0, .7)";
-  const place = [query[1] * wide + line / 2, query[0] * tall + line / 2, wide - line, tall - line];
-  context.strokeRect(...place);
+  const edges = [query[1] * wide + line / 2, query[0] * tall + line / 2, wide - line, tall - line];
+  context.strokeRect(...edges);
   context.lineWidth = line;
   context.strokeStyle = QUERY;
-  context.strokeRect(...place);
+  context.strokeRect(...edges);
 }
 
 export function drawMap(canvas, values, [height, width], most, query) {
@@ -77,9 +78,9 @@ export function drawStage(canvas, picture, grid, query, heat) {
     layer.height = height;
     const paint = layer.getContext("2d");
     const image = paint.createImageData(width, height);
-    values.forEach((value, place) => {
+    values.forEach((value, index) => {
       const share = (value - low) / span;
-      image.data.set([...color(share, POSITIVE), 255 * (0.12 + 0.76 * share)], 4 * place);
+      image.data.set([...color(share, POSITIVE), 255 * (0.12 + 0.76 * share)], 4 * index);
     });
     paint.putImageData(image, 0, 0);
     context.imageSmoothingEnabled = true;

@@ -149,5 +149,5 @@
       tools.append(made);
     }
   }
-  root.dataset.ready = "true";
+  root.dataset.script = "ready";
 })();
