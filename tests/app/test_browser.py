@@ -110,7 +110,7 @@ def test_pictures_and_models_can_be_chosen(view):
     assert view.page.locator("input[value='grad-cam']").count() == 1
 
 
-def test_the_layer_slider_the_class_token_and_the_places(view):
+def test_the_layer_slider_the_class_token_and_the_positions(view):
     view.page.locator("input[aria-label=Layer]").focus()
     view.page.keyboard.press("End")
     assert "3 · full" in view.page.inner_text(".layer output") and view.page.locator(".gate").count() == 0
@@ -122,7 +122,7 @@ def test_the_layer_slider_the_class_token_and_the_places(view):
     assert view.maps() != before and "class token" in view.where()
     view.page.locator("input[value=bias]").check(force=True)
     view.settle()
-    assert "learned about place" in view.where()
+    assert "learned about positions" in view.where()
     assert "no mask" in view.page.locator(".cells canvas").last.get_attribute("aria-label")
 
 

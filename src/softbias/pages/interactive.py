@@ -64,7 +64,7 @@ def lay_out(chart: Chart, width: int) -> Frame:
     slim = width <= SMALL
     assert x.ticks is not None and y.ticks is not None
     longest = max((len(text) for _, text in y.ticks), default=0)
-    left = EDGE if slim and y.categories else min(LETTER * longest + EDGE, 0.42 * width) + (20 if y.title else 0)
+    left = EDGE if slim and y.categories else min(LETTER * longest + EDGE + 4, 0.42 * width) + (20 if y.title else 0)
     named = max((len(shortened(series.label)) for series in chart.series if series.label), default=0)
     right = EDGE + (LETTER * named + 10 if named and not slim else 10)
     lines = max((text.count("\n") + 1 for _, text in x.ticks), default=0)

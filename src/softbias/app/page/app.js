@@ -24,13 +24,13 @@ function make(tag, options = {}, ...children) {
 async function ask(path, options) {
   const answer = await fetch(path, options);
   if (!answer.ok) {
-    const said = await answer.json().catch(() => ({}));
-    throw new Error(said.error || `the server answered ${answer.status}`);
+    const refusal = await answer.json().catch(() => ({}));
+    throw new Error(refusal.error || `the server answered ${answer.status}`);
   }
   return answer;
 }
 
-function complain(error) {
+function alertUser(error) {
   byId("alert").textContent = error ? `${error.message || error}` : "";
 }
 
@@ -38,7 +38,7 @@ const percent = (p) => p >= 0.9995 && p < 1 ? "> 99.9 %" : p > 0 && p < 0.0005 ?
 
 // One model
 
-// One canvas for every head of a layer; where it looks is told once it is known.
+// One canvas for every head of a layer. Its label is completed when its map is drawn.
 function headCanvases({ layer, heads }) {
   return Array.from({ length: heads }, (_, head) => make("canvas", { role: "img", "aria-label": `Layer ${layer}, head ${head}` }));
 }
@@ -52,11 +52,11 @@ class Pane {
   build() {
     const number = panes.length;
     this.select = make("select", { "aria-label": `Model ${number + 1}`, onchange: () => this.choose(Number(this.select.value)) });
-    state.models.forEach((model, place) => this.select.append(make("option", { value: place, selected: place === this.model }, model.name)));
+    state.models.forEach((model, index) => this.select.append(make("option", { value: index, selected: index === this.model }, model.name)));
     this.badge = make("span", { class: "badge", hidden: true });
     this.slider = make("input", { type: "range", min: 0, step: 1, "aria-label": "Checkpoint", oninput: () => this.move() });
-    this.moment = make("output");
-    this.slide = make("div", { class: "slide" }, make("span", {}, "training"), this.slider, this.moment);
+    this.when = make("output");
+    this.slide = make("div", { class: "slide" }, make("span", {}, "training"), this.slider, this.when);
     this.stage = make("canvas", { class: "stage", tabindex: 0, role: "application", "aria-describedby": "where",
       onclick: (event) => this.click(event, this.stage), onkeydown: keys });
     this.over = make("fieldset", { class: "over" });
@@ -91,20 +91,20 @@ class Pane {
     this.slide.style.display = checkpoints.length ? "" : "none";
     this.slider.max = checkpoints.length;
     this.slider.value = checkpoints.length;
-    this.sayMoment();
+    this.showWhen();
   }
 
-  sayMoment() {
+  showWhen() {
     const at = state.models[this.model].checkpoints[Number(this.slider.value)];
     const last = state.models[this.model].finished ? "final model" : "not finished";
-    this.moment.textContent = !at ? last : at.step === 0 ? "at the start" : at.epoch !== null ? `epoch ${at.epoch}` : `step ${at.step}`;
-    this.slider.setAttribute("aria-valuetext", at ? `${this.moment.textContent}, step ${at.step}` : last);
+    this.when.textContent = !at ? last : at.step === 0 ? "at the start" : at.epoch !== null ? `epoch ${at.epoch}` : `step ${at.step}`;
+    this.slider.setAttribute("aria-valuetext", at ? `${this.when.textContent}, step ${at.step}` : last);
   }
 
   move() {
-    const place = Number(this.slider.value);
-    this.checkpoint = place < state.models[this.model].checkpoints.length ? place : null;
-    this.sayMoment();
+    const index = Number(this.slider.value);
+    this.checkpoint = index < state.models[this.model].checkpoints.length ? index : null;
+    this.showWhen();
     clearTimeout(this.later);
     this.later = setTimeout(() => this.show().then(drawTraining), 60);
   }
@@ -140,7 +140,7 @@ class Pane {
       await this.askRows();
     } catch (error) {
       this.source = null;
-      if (turn === this.asked) complain(error);
+      if (turn === this.asked) alertUser(error);
     } finally {
       if (turn === this.asked) this.element.classList.remove("busy");
     }
@@ -166,8 +166,8 @@ class Pane {
 
   unpack(values, token) {
     const patches = this.look.grid[0] * this.look.grid[1];
-    let place = 0;
-    const take = (count) => Array.from({ length: count }, () => values.subarray(place, place += patches));
+    let start = 0;
+    const take = (count) => Array.from({ length: count }, () => values.subarray(start, start += patches));
     this.rows = new Map();
     this.bias = new Map();
     for (const layer of this.look.layers) if (!token || layer.token) this.rows.set(layer.layer, take(layer.heads));
@@ -212,12 +212,12 @@ class Pane {
     const shape = layers.map(({ layer, heads }) => `${layer}:${heads}`).join();
     if (shape !== this.shape) {
       this.shape = shape;
-      this.lines = layers.map((layer, place) => {
+      this.lines = layers.map((layer, index) => {
         const cells = headCanvases(layer);
         const grid = make("div", { class: "cells" }, ...cells);
         grid.style.setProperty("--heads", Math.min(layer.heads, 12));
-        const button = make("button", { type: "button", onclick: () => this.chooseLayer(place) }, `layer ${layer.layer}`, make("small", {}, layer.kind));
-        const line = make("div", { class: "line", onclick: (event) => event.target.tagName === "CANVAS" && this.chooseLayer(place) }, button, grid);
+        const button = make("button", { type: "button", onclick: () => this.chooseLayer(index) }, `layer ${layer.layer}`, make("small", {}, layer.kind));
+        const line = make("div", { class: "line", onclick: (event) => event.target.tagName === "CANVAS" && this.chooseLayer(index) }, button, grid);
         return { line, cells, button };
       });
       this.maps.replaceChildren(...this.lines.map(({ line }) => line));
@@ -236,22 +236,22 @@ class Pane {
     this.heads.replaceChildren(...this.large.map((canvas, head) => {
       canvas.addEventListener("click", (event) => this.click(event, canvas));
       const gate = layer.gates ? layer.gates[head] : null;
-      const figure = make("figure", {}, canvas, make("figcaption", {}, make("span", {}, `head ${head}`), gate === null ? "" : make("span", {}, `place ${Math.round(100 * gate)} %`)));
+      const figure = make("figure", {}, canvas, make("figcaption", {}, make("span", {}, `head ${head}`), gate === null ? "" : make("span", {}, `position ${Math.round(100 * gate)} %`)));
       if (gate !== null) {
-        const bar = make("div", { class: "gate", title: "The gate: which share of this head's attention is by place alone" });
+        const bar = make("div", { class: "gate", title: "The gate: the share of positional attention in this head" });
         bar.style.setProperty("--p", `${100 * gate}%`);
         figure.append(bar);
       }
       return figure;
     }));
-    this.lines.forEach(({ line, button }, place) => {
-      line.toggleAttribute("data-on", place === this.layer);
-      button.setAttribute("aria-pressed", place === this.layer);
+    this.lines.forEach(({ line, button }, index) => {
+      line.toggleAttribute("data-on", index === this.layer);
+      button.setAttribute("aria-pressed", index === this.layer);
     });
   }
 
-  chooseLayer(place) {
-    this.layer = place;
+  chooseLayer(index) {
+    this.layer = index;
     this.buildHeads();
     this.drawMaps();
   }
@@ -260,7 +260,7 @@ class Pane {
     const { layers, grid } = this.look;
     const source = view.what === "bias" ? this.bias : this.rows;
     const query = view.from === "token" && view.what === "attention" ? null : this.query();
-    layers.forEach((layer, place) => {
+    layers.forEach((layer, index) => {
       const rows = source.get(layer.layer);
       const most = rows && view.scale === "layer" ? Math.max(...rows.map(largest)) : null;
       const draw = (canvas, head) => {
@@ -270,8 +270,8 @@ class Pane {
         canvas.setAttribute("aria-label", `Layer ${layer.layer}, head ${head}: most at row ${Math.floor(peak / grid[1])}, column ${peak % grid[1]}`);
         canvas.title = `layer ${layer.layer}, head ${head}: at most ${rows[head][peak].toPrecision(2)}`;
       };
-      this.lines[place].cells.forEach(draw);
-      if (place === this.layer) this.large.forEach(draw);
+      this.lines[index].cells.forEach(draw);
+      if (index === this.layer) this.large.forEach(draw);
     });
   }
 
@@ -282,14 +282,14 @@ class Pane {
     context.strokeStyle = "rgba(140, 150, 160, .6)";
     context.setLineDash([4, 4]);
     context.strokeRect(1, 1, canvas.width - 2, canvas.height - 2);
-    const why = view.what === "bias" ? "has learned no mask and no place" : "has no class token";
+    const why = view.what === "bias" ? "has learned no mask and no positional attention" : "has no class token";
     canvas.setAttribute("aria-label", `Layer ${layer.layer}, head ${head}: this layer ${why}`);
     canvas.title = `this layer ${why}`;
   }
 
   click(event, canvas) {
-    const place = canvas.getBoundingClientRect();
-    moveTo((event.clientY - place.top) / place.height, (event.clientX - place.left) / place.width);
+    const box = canvas.getBoundingClientRect();
+    moveTo((event.clientY - box.top) / box.height, (event.clientX - box.left) / box.width);
   }
 }
 
@@ -309,7 +309,7 @@ async function moveTo(row, column) {
   const start = performance.now();
   view.query = [row, column].map((value) => Math.min(0.9999, Math.max(0, value)));
   if (view.from === "token") document.querySelector("input[name=from][value=patch]").checked = !!(view.from = "patch");
-  sayWhere();
+  showWhere();
   await together((pane) => pane.askRows());
   byId("timing").textContent = `Last answer after ${Math.round(performance.now() - start)} ms.`;
 }
@@ -326,12 +326,12 @@ function keys(event) {
   moveTo((next[0] + 0.5) / height, (next[1] + 0.5) / width);
 }
 
-function sayWhere() {
+function showWhere() {
   const pane = panes.find(({ look }) => look && look.grid);
   const signed = panes.some(({ look }) => look && look.layers.some((layer) => layer.signed));
   const where = !pane ? "This model has no attention maps." : view.from === "token" && view.what === "attention"
     ? "Looking from the class token." : `Looking from row ${pane.query()[0]}, column ${pane.query()[1]}: click another patch, or use the arrow keys on the picture.`;
-  const what = view.what === "bias" ? " Shown is what heads have learned about place, whatever the picture: masks, or positional attention."
+  const what = view.what === "bias" ? " These maps are the same for every picture: what heads have learned about positions, as masks or positional attention."
     : signed ? " Blue is negative." : "";
   byId("where").textContent = pane ? where + what : where;
 }
@@ -350,13 +350,13 @@ function offer() {
   }
 }
 
-const together = (work) => Promise.all(panes.map((pane) => work(pane))).catch(complain);
+const together = (work) => Promise.all(panes.map((pane) => work(pane))).catch(alertUser);
 
 // Pictures
 
 function drawThumbs() {
   const last = Math.min(view.first + SHOWN, state.data.pictures);
-  const names = [...view.uploads.slice().reverse(), ...Array.from({ length: last - view.first }, (_, place) => `d${view.first + place}`)];
+  const names = [...view.uploads.slice().reverse(), ...Array.from({ length: last - view.first }, (_, index) => `d${view.first + index}`)];
   byId("thumbs").replaceChildren(...names.map((name) => make("button", { type: "button", class: "thumb", "data-name": name, "aria-pressed": name === view.picture,
     "aria-label": name.startsWith("u") ? `Your picture ${Number(name.slice(1)) + 1}` : `Picture ${name.slice(1)}`, onclick: () => choosePicture(name) },
     make("img", { src: `/api/picture/${name}`, alt: "", loading: "lazy" }))));
@@ -365,17 +365,17 @@ function drawThumbs() {
 }
 
 async function choosePicture(name) {
-  complain("");
+  alertUser("");
   view.picture = name;
   for (const thumb of document.querySelectorAll(".thumb")) thumb.setAttribute("aria-pressed", thumb.dataset.name === name);
   for (const pane of panes) pane.target = null;
   await together((pane) => pane.show());
-  sayWhere();
+  showWhere();
 }
 
 async function upload(file) {
   if (!file) return;
-  complain("");
+  alertUser("");
   try {
     if (file.size > 16 * 2 ** 20) throw new Error("a picture may have 16 MB");
     const type = file.type.startsWith("image/") ? file.type : "application/octet-stream";
@@ -384,7 +384,7 @@ async function upload(file) {
     drawThumbs();
     await choosePicture(id);
   } catch (error) {
-    complain(error);
+    alertUser(error);
   }
   byId("file").value = "";
 }
@@ -431,7 +431,7 @@ function listen() {
     byId(name).addEventListener("change", async (event) => {
       view[name] = event.target.value;
       await together((pane) => pane.askRows());
-      sayWhere();
+      showWhere();
     });
   }
   byId("compare").addEventListener("change", async (event) => {
@@ -440,7 +440,7 @@ function listen() {
       panes.pop().element.remove();
       byId("panes").classList.remove("two");
     }
-    sayWhere();
+    showWhere();
     await drawTraining();
   });
   const page = (step) => { view.first = Math.max(0, view.first + step); drawThumbs(); };
@@ -463,10 +463,10 @@ async function begin() {
   drawThumbs();
   listen();
   await addPane(0).show();
-  sayWhere();
+  showWhere();
   await drawTraining();
-  if (state.notes.length) complain(state.notes.join(" "));
+  if (state.notes.length) alertUser(state.notes.join(" "));
   document.documentElement.dataset.ready = "true";
 }
 
-begin().catch(complain);
+begin().catch(alertUser);
