@@ -47,8 +47,7 @@ def gates_chart(name: str, rows: Rows, checkpoint: Mapping[str, Any] | None) -> 
         for head in range(len(rows[0]["layers"][layer])):
             ys = [row["layers"][layer][head] for row in rows]
             hover = [f"layer {layer}, head {head}, {unit} {x:g}\n{percent(y)}" for x, y in zip(xs, ys, strict=True)]
-            kind = "line" if len(xs) == 1 else "curve"
-            series.append(Series(kind, f"layer {layer}", xs, ys, number, hover=hover))
+            series.append(Series("line" if len(xs) == 1 else "curve", f"layer {layer}", xs, ys, number, hover=hover))
     values = [value for one in series for value in one.y]
     low, high = max(0.0, min(values) - 0.02), min(1.0, max(values) + 0.02)
     if checkpoint is not None and checkpoint[unit] is not None:

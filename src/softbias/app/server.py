@@ -114,10 +114,10 @@ def make_app(state: AppState, port: int) -> Any:
             found = training_charts(runs)
         else:
             model, checkpoint = state.model(number), whole(request, "checkpoint")
-            rows = gates_read.get(number) or await run_in_threadpool(model.gates)
-            gates_read[number] = rows
+            if number not in gates_read:
+                gates_read[number] = await run_in_threadpool(model.gates)
             step = model.steps()[checkpoint] if checkpoint is not None and checkpoint < len(model.checkpoints) else None
-            gates = gates_chart(state.names[number], rows, step)
+            gates = gates_chart(state.names[number], gates_read[number], step)
             found = [] if gates is None else [gates]
         return Response(render("charts.html.jinja", charts=found), media_type="text/html")
 
