@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 import yaml
 
+from softbias.schema import SchemaError
 from softbias.training.optim import learning_rate
 from softbias.training.recipe import ABOUT, RECIPES, Recipe, find_recipe
 
@@ -84,3 +85,24 @@ def test_a_word_that_a_field_does_not_know_is_refused_and_never_taken_for_anothe
 @pytest.mark.parametrize(("written", "meant"), [("off", "off"), ("on", "on"), ("auto", "auto"), ("'off'", "off")])
 def test_compile_off_in_yaml_is_off_though_yaml_reads_a_bare_off_as_false(written, meant):
     assert Recipe.from_dict(yaml.safe_load(f"compile: {written}")).compile == meant
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"steps": "abc"},
+        {"lr": "fast"},
+        {"betas": [0.9]},
+        {"augmentation": {"flip": "often"}},
+        {"augmentation": 3},
+        {"epochs": None},
+    ],
+    ids=str,
+)
+def test_a_field_of_the_wrong_type_in_a_file_is_refused_by_its_name(wrong):
+    with pytest.raises(SchemaError, match=rf"a\.yaml: {next(iter(wrong))}"):
+        Recipe.from_dict(wrong, "a.yaml")
+
+
+def test_a_rate_that_yaml_reads_as_text_is_a_number():
+    assert Recipe.from_dict(yaml.safe_load("lr: 1e-3")).lr == 1e-3

@@ -40,7 +40,7 @@ class LoopSettings:
     middle_seconds       an epoch longer than this is saved in between
     most_skipped         share of an epoch's steps whose gradient may be unusable; more is divergence
     evaluations          most evaluations on validation images over a run
-    plain_steps          steps before a CUDA graph is recorded: they allocate, compile and choose kernels
+    plain_steps          steps before a CUDA graph is captured: they allocate, compile and choose kernels
     """
 
     look_every: int = 50

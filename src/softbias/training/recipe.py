@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -106,10 +107,14 @@ class Recipe:
 
     @staticmethod
     def from_dict(given: Mapping[str, Any], where: str = "the recipe") -> Recipe:
-        """The inverse of `to_dict`; an unknown field, or a value of another type, is an error that begins with `where`."""
+        """The inverse of `to_dict`; `where` names the file in messages. YAML reads `off` as false, and `1e-3` as text."""
         plain = dict(given)
-        if isinstance(plain.get("compile"), bool):  # as YAML reads a bare "on" or "off"
+        if isinstance(plain.get("compile"), bool):
             plain["compile"] = "on" if plain["compile"] else "off"
+        for f in dataclasses.fields(Recipe):
+            if f.type == "float" and isinstance(plain.get(f.name), str):
+                with suppress(ValueError):
+                    plain[f.name] = float(plain[f.name])
         return from_plain(Recipe, plain, where)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Recipe:
