@@ -1,7 +1,7 @@
 """Put our models into timm's registry when timm is imported, without importing timm (and torch) ourselves.
 
-`import softbias` must be quick, and `timm.create_model("softbias_convit_tiny")` must work after it. So if timm is there
-already we register at once; otherwise a finder waits for `timm.models`, lets Python import it as usual, and then registers.
+`import softbias` must be quick, and `timm.create_model("softbias_convit_tiny")` must work after it. If timm is imported
+already, we register at once. If not, a finder waits for `timm.models`, lets Python import it as usual, and then registers.
 """
 
 from __future__ import annotations

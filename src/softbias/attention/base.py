@@ -5,7 +5,7 @@ mechanism from outside the package has them all, and so has the attention of a f
 
     attention_map(x)            how much each token takes from each other one
     attend(q, k, v), mixture(), score_mask()          forms of the map that spare others from building it
-    bias_map(), bias_rows()     what it has learned about positions, as a picture and as numbers
+    bias_map(), bias_rows()     what it has learned about positions, as a map and as numbers
     resize_state(grid), options_on(grid, options)     the same for another grid
     projections(), take_projections(…), options_to_replace(…)      weights that move between mechanisms
     describe(name, options)     its name in tables and on pages
@@ -52,14 +52,14 @@ class Mixture(NamedTuple):
 
 
 class Attention(nn.Module):
-    """A mechanism defines `attention_map`; it may replace `forward` by something faster that gives the same.
+    """A mechanism defines `attention_map`; it may replace `forward` by a faster path to the same result.
 
         forward(x) = merge(attention_map(x) · values(x))
 
     `softbias.attention.contract` proves that equality for any mechanism, in float64, with gradients.
 
     Every mechanism is built as `Mechanism(width, heads, grid, *, qkv_bias=…, own options)` and keeps its projections in
-    `qkv` (queries, keys and values stacked, C -> 3C) and `proj` (C -> C), so that weights move between mechanisms.
+    `qkv` (queries, keys and values side by side, C -> 3C) and `proj` (C -> C), so that weights move between mechanisms.
     One that needs values alone says `reads="v"`, and its `qkv` is C -> C.
     """
 
@@ -183,7 +183,7 @@ class Attention(nn.Module):
     # What it says about itself
 
     def bias_map(self) -> Tensor | None:
-        """What the mechanism has learned about positions, whatever the image shows; None if nothing.  # (H, P, P)"""
+        """What the mechanism has learned about positions, the same for every image; None if nothing.  # (H, P, P)"""
         return None
 
     def bias_rows(self) -> list[BiasRow]:

@@ -9,8 +9,8 @@ gradient of M, so that a negative entry can recover and no row becomes empty.
 
 We differ from the paper's code in the fit (truncated SVD, the exact optimum, at once; `fit="adam"` is its 10,000 steps) and
 in the roll with a class token (`roll="released"` repeats its slip). The Frobenius norm is one number per image and head, so
-the output is divided by it and not the map; on a GPU fused kernels do that, make the mask as well, and keep the map out of
-memory. There M is a float32 sum rounded once, also under autocast, where `mask()` rounds the factors before it.
+the output is divided by it and not the map. On a GPU fused kernels do that, compute the mask as well, and keep no map in
+memory. They sum M in float32 and round it once, also under autocast, where `mask()` rounds the factors first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from softbias.kernels.rolling import FITS, ROLLS, fit_svd, fitted_factors, kerne
 
 RANK = 9
 SMALLEST = 1e-4  # of M⁺
-EPSILON = 1e-8  # beside the Frobenius norm
+EPSILON = 1e-8  # added to the Frobenius norm
 UNITS = {"moved": "relative", "kernel_fit": "cosine", "rank": "effective rank", "rank_1%": "rank", "negative": "share"}
 UNITS |= {"reach": "patches", "mask": "weight"}
 

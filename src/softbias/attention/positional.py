@@ -1,7 +1,7 @@
 """Positional self-attention with the quadratic encoding (Cordonnier et al., 2020), the background of ConViT.
 
     A = softmax(Q Kᵀ / √D + v · r(δ))        content=True
-    A = softmax(v · r(δ))                    content=False: place alone, the same map for every image
+    A = softmax(v · r(δ))                    content=False: position alone, the same map for every image
     r(δ) = (δ_column, δ_row, ‖δ‖²),  v = α (2 Δ_column, 2 Δ_row, −1)   so that   v · r(δ) = −α ‖δ − Δ‖² + constant
 
 Each head is a Gaussian bump at the offset Δ from the query, narrower the larger α. K² such heads on the offsets of a
@@ -10,7 +10,7 @@ K × K kernel, with suitable value and output weights, are a convolution: `tests
 The score is a sum of a term in δ_row and a term in δ_column, so on a rectangular grid its softmax is the product of a
 softmax over rows and a softmax over columns: no (N, N, 3) encoding is ever stored, and the exponentials are few.
 
-With content, a prefix token (which has no place) takes part by content: the positional term is zero in its row and column.
+With content, a prefix token (which has no position) takes part by content: the positional term is zero in its row and column.
 Without content a prefix token would see nothing, so it is refused.
 """
 
@@ -35,7 +35,7 @@ UNITS = {"strength": "α", "center_row": "patches", "center_column": "patches", 
 class PositionBias(nn.Module):
     """v · r(δ) for every head: learned weights on (δ_column, δ_row, ‖δ‖²).
 
-    The optional bias is one constant per head, which every softmax over places ignores; ConViT's checkpoints carry it.
+    The optional bias is one constant per head, which every softmax over positions ignores; ConViT's checkpoints carry it.
     """
 
     rows: Tensor
@@ -115,9 +115,9 @@ def bump_rows(weight: Tensor) -> list[BiasRow]:
 
 
 def kernel_centers(heads: int, *, rectangular: bool = False) -> Tensor:
-    """One centre Δ = (row, column) per head, on the taps of a kernel around the query.  # (H, 2)
+    """One center Δ = (row, column) per head, on the taps of a kernel around the query.  # (H, 2)
 
-    A square number of heads tiles a √H × √H kernel. Other numbers are refused, because leaving some heads without a place
+    A square number of heads tiles a √H × √H kernel. Other numbers are refused, because leaving some heads without a position
     (as the original code does, silently) is never what one wants; `rectangular=True` tiles the nearest rectangle instead.
     Head h1 + k·h2 sits at row h1 and column h2, as in the original, so that weights can be exchanged.
     """
@@ -134,7 +134,7 @@ def kernel_centers(heads: int, *, rectangular: bool = False) -> Tensor:
 
 
 def position_weights(centers: Tensor, strength: float) -> Tensor:
-    """v for bumps of the given strength α at the given centres Δ.  # (H, 2) -> (H, 3)"""
+    """v for bumps of the given strength α at the given centers Δ.  # (H, 2) -> (H, 3)"""
     rows, columns = centers.to(torch.get_default_dtype()).unbind(-1)
     return strength * torch.stack([2 * columns, 2 * rows, -torch.ones_like(rows)], dim=-1)
 

@@ -58,12 +58,14 @@ class ForeignAttention(Attention):
     arguments: ClassVar[frozenset[str]] = frozenset()
     """Tensors beside the tokens with which such a module may be called: the adapter reads them elsewhere."""
     mechanism: ClassVar[str] = "full"
-    """How pages name it."""
+    """Its name on pages."""
+    output_name: ClassVar[str] = "proj"
+    """The submodule that takes A V, all heads side by side, as its input."""
 
-    def __init__(self, source: nn.Module, width: int, heads: int, grid: Grid, scale: float) -> None:
+    def __init__(self, source: Any, grid: Grid, model: Any) -> None:
         nn.Module.__init__(self)  # not Attention's, which makes projections of its own
-        self.source: Any = source
-        self.width, self.heads, self.grid, self.scale, self.reads = width, heads, grid, scale, "qkv"
+        self.source, self.grid, self.reads = source, grid, "qkv"
+        self.width, self.heads, self.scale = source.proj.out_features, source.num_heads, source.scale
 
     @classmethod
     def fits(cls, source: nn.Module) -> bool:
@@ -81,7 +83,7 @@ class ForeignAttention(Attention):
 
     @property
     def output_layer(self) -> nn.Module:
-        layer: nn.Module = self.source.proj
+        layer: nn.Module = self.source.get_submodule(self.output_name)
         return layer
 
     def check_input(self, x: Tensor) -> None:
@@ -118,14 +120,7 @@ class TimmAttention(ForeignAttention):
 
     accepts = "timm.layers.attention.Attention"
     parts = frozenset({"qkv", "q_norm", "k_norm", "attn_drop", "norm", "gate", "proj", "proj_drop"})
-
-    def __init__(self, source: Any, grid: Grid, model: Any) -> None:
-        super().__init__(source, source.proj.out_features, source.num_heads, grid, source.scale)
-
-    @property
-    def output_layer(self) -> nn.Module:
-        layer: nn.Module = self.source.norm  # before the projection; an identity as a rule
-        return layer
+    output_name = "norm"  # before the projection; an identity as a rule
 
     def split_qkv(self, packed: Tensor) -> tuple[Tensor, ...]:
         q, k, v = super().split_qkv(packed)
@@ -146,9 +141,6 @@ class TimmConvitAttention(ForeignAttention):
     accepts = "timm.models.convit.MHSA"
     parts = frozenset({"qkv", "attn_drop", "proj", "proj_drop"})
 
-    def __init__(self, source: Any, grid: Grid, model: Any) -> None:
-        super().__init__(source, source.proj.out_features, source.num_heads, grid, source.scale)
-
     def projections(self) -> dict[str, Tensor]:
         return named_projections(self.width, self.source.qkv, self.source.proj)
 
@@ -161,7 +153,7 @@ class TimmGatedAttention(ForeignAttention):
     mechanism, bias_name, bias_measures = "gated", Gated.bias_name, Gated.bias_measures
 
     def __init__(self, source: Any, grid: Grid, model: Any) -> None:
-        super().__init__(source, source.dim, source.num_heads, grid.with_prefix(0), source.scale)
+        super().__init__(source, grid, model)
         if grid.height != grid.width:
             raise NoAttentionMapError(f"timm's ConViT takes square grids, but this one is {grid.height} × {grid.width}")
 
@@ -210,7 +202,7 @@ class TimmBeitAttention(ForeignAttention):
     mechanism, bias_name = "relative position", Positional.bias_name
 
     def __init__(self, source: Any, grid: Grid, model: Any) -> None:
-        super().__init__(source, source.proj.out_features, source.num_heads, grid, source.scale)
+        super().__init__(source, grid, model)
         self.shared: Any = model.rel_pos_bias
 
     def packed_qkv(self, x: Tensor) -> Tensor:
@@ -251,14 +243,12 @@ class HuggingFaceAttention(ForeignAttention):
 
     accepts = "transformers.models.vit.modeling_vit.ViTAttention"
     parts = frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})
+    output_name = "o_proj"
 
     def __init__(self, source: Any, grid: Grid) -> None:
-        super().__init__(source, source.o_proj.out_features, source.num_attention_heads, grid, source.scaling)
-
-    @property
-    def output_layer(self) -> nn.Module:
-        layer: nn.Module = self.source.o_proj
-        return layer
+        nn.Module.__init__(self)
+        self.source, self.grid, self.reads = source, grid, "qkv"
+        self.width, self.heads, self.scale = source.o_proj.out_features, source.num_attention_heads, source.scaling
 
     def packed_qkv(self, x: Tensor) -> Tensor:
         self.check_input(x)

@@ -3,8 +3,8 @@
     seen = inspect(model, images, layers=[0, 3])
     seen.logits, seen.maps[3], seen.grid[3]
 
-The model runs as it always does, on its fused path; for the layers that were asked for, and only for them, the map is
-computed beside it from the same input. Nothing is ever silently empty: a layer that has no map is an error.
+The model runs on its fused path, as always. For the chosen layers, and for no others, the map is computed from the same input
+beside it. A layer that has no map is an error, and never an empty answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Inspection", "Site", "attention_sites", "inspect", "unwrap"]
 
 @dataclass
 class Inspection:
-    """logits (B, K); maps: block -> (B, H, N, N); grid: block -> where its tokens sit."""
+    """logits (B, K); maps: block -> (B, H, N, N); grid: block -> the positions of its tokens."""
 
     logits: Tensor
     maps: dict[int, Tensor] = field(default_factory=dict)
@@ -61,7 +61,7 @@ def attention_sites(model: nn.Module, img_size: tuple[int, int] | None = None) -
 def inspect(model: nn.Module, images: Tensor, layers: int | Iterable[int] | None = None) -> Inspection:
     """Logits and attention maps; layers count from 0, −1 is the last, None means every layer that has a map.
 
-    Gradients flow as the caller wants: wrap the call in `torch.no_grad()` if they are not needed.
+    Gradients flow through the maps; wrap the call in `torch.no_grad()` if they are not needed.
 
     >>> import torch
     >>> from softbias.models import create_model
@@ -79,7 +79,7 @@ def inspect(model: nn.Module, images: Tensor, layers: int | Iterable[int] | None
             hooks.callback(hook.remove)
         logits = bare(images)
     if not isinstance(logits, Tensor):
-        logits = logits.logits  # Hugging Face's models wrap theirs
+        logits = logits.logits  # of Hugging Face's models
     missing = sorted(set(chosen) - set(found))
     if missing:
         raise NoAttentionMapError(f"{describe(bare)} did not run the attention of layers {missing}")
@@ -87,6 +87,8 @@ def inspect(model: nn.Module, images: Tensor, layers: int | Iterable[int] | None
 
 
 def map_reader(site: Site, layer: int, found: dict[int, Tensor]) -> Callable[..., None]:
+    """A forward hook for the module of the site, which puts the map of every call into `found`."""
+
     def read(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         found[layer] = site.attention.attention_map(site.attention.tokens_of(args, kwargs))
 
@@ -94,6 +96,7 @@ def map_reader(site: Site, layer: int, found: dict[int, Tensor]) -> Callable[...
 
 
 def choose_layers(model: nn.Module, sites: list[Site], layers: int | Iterable[int] | None) -> list[int]:
+    """The layers as numbers from 0, in order; a layer that does not exist or has no map is an error."""
     with_map = [index for index, site in enumerate(sites) if site.attention.has_map]
     if layers is None:
         if not with_map:

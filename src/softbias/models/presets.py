@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from softbias.errors import FewTokensWarning, SoftbiasError, unknown_name
-from softbias.models.spec import Layer, ModelSpec, ResNetSpec, Spec, check_fields, pair, suitable_patch
+from softbias.models.spec import Layer, ModelSpec, ResNetSpec, Spec, pair, suitable_patch
 
 FEW_PATCHES = 16
 ENTRY_POINTS = "softbias.models"
@@ -127,7 +127,7 @@ def window(
 
 
 def dwconv(*, width: int, heads: int, depth: int = 12, kernel_size: int = 7, dynamic: bool = False, **image: Any) -> ModelSpec:
-    """Depth-wise convolutions in place of attention (the ETH study's "local" network as its code has it)."""
+    """Depth-wise convolutions instead of attention (the "local" network of the ETH study, as its code has it)."""
     layer = Layer("dwconv", {"kernel_size": kernel_size, "dynamic": dynamic})
     return ModelSpec(
         width=width, heads=heads, layers=(layer,) * depth, class_token=None, pool="average", positions="none", **image
@@ -243,7 +243,6 @@ def preset_spec(
         raise SoftbiasError(f"{name} has no patches, but patch_size={patch_size}")
     spec = preset.family(**of_family, **image)
     if overrides:
-        check_fields(preset.kind, overrides)
         spec = dataclasses.replace(spec, **overrides)
     warn_of_few_patches(spec)
     return spec

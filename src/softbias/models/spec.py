@@ -1,7 +1,7 @@
-"""What a model is, as data: frozen, comparable, and the same in Python and in JSON.
+"""Specs: models as data, which are frozen, can be compared, and are the same in Python and in JSON.
 
-`ModelSpec` describes every transformer of this library, `ResNetSpec` the convolutional network beside them. A spec says all
-that defines the function of a model apart from its weights; `build` in `softbias.models` turns either into a module.
+`ModelSpec` describes every transformer of this library, `ResNetSpec` the convolutional network beside them. A spec and the
+weights together define what a model computes; `build` in `softbias.models` makes a module from a spec.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class ModelSpec:
         return len(self.layers)
 
     def grid(self, block: int) -> Grid:
-        """Where the tokens of a block sit: patches, and the class token once it has joined."""
+        """The positions of the tokens of a block: patches, and the class token once it has joined."""
         height, width = (image // patch for image, patch in zip(self.img_size, self.patch_size, strict=True))
         joined = self.class_token is not None and self.class_token <= block
         return Grid(height, width, prefix=int(joined))
@@ -200,13 +200,6 @@ def spec_from_dict(plain: Mapping[str, Any], where: str = "a model's spec") -> S
     if kind not in kinds:
         raise unknown_name("kind of model", kind, kinds)
     return from_plain(kinds[kind], given, where)
-
-
-def check_fields(spec: type[Spec], given: Mapping[str, Any]) -> None:
-    names = [f.name for f in dataclasses.fields(spec)]
-    for name in given:
-        if name not in names:
-            raise unknown_name("model option", name, names)
 
 
 def pair(name: str, value: Any) -> tuple[int, int]:
