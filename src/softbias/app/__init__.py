@@ -1,1 +1,1 @@
-"""A local page where you click a patch and see where every head of every layer looks: `softbias app`."""
+"""A local page where you click a patch and see the attention of every head of every layer: `softbias app`."""

@@ -1,8 +1,8 @@
-"""What keeps the page to its own user: this machine's address alone, no foreign Host or Origin, no code from elsewhere.
+"""The guard of the page: it serves this machine alone, under its own address, and allows no code from elsewhere.
 
-A page of another site, open in the same browser, can send requests to 127.0.0.1. It cannot read answers, as nothing here
-allows its origin; with a Host of its own that it points at 127.0.0.1 (DNS rebinding) it could, so only our names are served;
-and what comes with a foreign Origin, or as a cross-site fetch, is refused before anything is done.
+A page of another site, open in the same browser, can send requests to 127.0.0.1. It cannot read the answers, because no header
+allows its origin. With a host name of its own that points at 127.0.0.1 (DNS rebinding) it could read them, so only our own
+names are served. A request with a foreign Origin, or a cross-site fetch, is refused before any work is done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`softbias app`: a local page where you click a patch and see where heads look."""
+"""`softbias app`: a local page where you click a patch and see the attention of every head."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def app(
         str | None,
         flag("DATA", "Pictures to show: a folder, a CSV file, arrays, or a set's name; the first run's own if not given."),
     ] = None,
-    port: Annotated[int | None, flag("N", "Where to listen; 8017, or any free port if that is taken.")] = None,
+    port: Annotated[int | None, flag("N", "Port to listen on; 8017, or any free port if that is taken.")] = None,
     no_browser: Annotated[bool, switch("Do not open a browser.")] = False,
     device: Literal["auto", "cpu", "cuda", "mps"] = "cpu",
 ) -> None:
-    """Open a page on this machine: click a patch of a picture and see where every head of every layer looks.
+    """Open a page on this machine: click a patch of a picture and see the attention of every head of every layer.
 
-    Two models stand side by side on the same picture, and a run moves through its training by its checkpoints. The page
-    answers this machine alone, and asks nobody for anything.
+    Two models can stand side by side on the same picture, and a run can be seen at each of its checkpoints. Only this machine
+    can open the page, and the page makes no outside request.
 
     Args:
         device: Where to compute.

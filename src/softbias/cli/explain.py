@@ -1,4 +1,4 @@
-"""`softbias explain`: why a model decided as it did, a picture and a page per image."""
+"""`softbias explain`: why a model decided as it did, a figure and a page per picture."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ def explain(
     ],
     images: Annotated[tuple[Path, ...], tyro.conf.Positional, flag("IMAGE", "Pictures, or folders of them.")],
     /,
-    out: Annotated[Path | None, flag("DIR", "Where the files go; explanations/ if not given.")] = None,
+    out: Annotated[Path | None, flag("DIR", "The folder for the files; explanations/ if not given.")] = None,
     query: Annotated[
-        str | None, flag("ROW,COLUMN", "The patch that heads look from, from 0,0 at the top left; the middle one if not given.")
+        str | None,
+        flag("ROW,COLUMN", "The patch whose attention is shown, from 0,0 at the top left; the middle one if not given."),
     ] = None,
     target: Annotated[str | None, flag("CLASS", "The class that gradients are about; the predicted one if not given.")] = None,
     methods: Annotated[
         str | None,
         flag(
             "NAMES",
-            "Separated by commas, of those in docs/explaining.md; rollout,gradient-rollout,gradients or grad-cam if not given.",
+            "Ways to explain, separated by commas (docs/explaining.md); if not given rollout, gradient-rollout and gradients; "
+            "grad-cam and gradients for a model without attention.",
         ),
     ] = None,
-    png: Annotated[bool, switch("Only pictures (*.png).")] = False,
+    png: Annotated[bool, switch("Only figures (*.png).")] = False,
     html: Annotated[bool, switch("Only pages (*.html).")] = False,
-    json: Annotated[
-        bool, switch("Print JSON, one array; files are then written only where --out, --png or --html asks.")
-    ] = False,
+    json: Annotated[bool, switch("Print one array of JSON; files are then written only with --out, --png or --html.")] = False,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
 ) -> int:
-    """Show why a model decides as it does: prediction, rollout, where every head looks, gates and masks.
+    """Show why a model decides as it does: prediction, rollout, the attention of every head, gates and masks.
 
-    A file that cannot be read is named, counted and passed over; the exit status is then 1, and 0 otherwise.
+    A file that cannot be read is named and skipped; the exit status is then 1 instead of 0.
 
     Args:
         device: Where to compute.
     """
     if not images:
         raise SoftbiasError("which pictures? softbias explain MODEL IMAGE…")
-    place = parse_query(query)
+    patch = parse_query(query)
     from softbias.data.decode import BrokenImageError
     from softbias.environment import find_device
     from softbias.explanations.explanation import explain as explain_one
@@ -61,25 +61,25 @@ def explain(
     folder, taken, rows, bad = out or Path("explanations"), set[str](), list[dict[str, Any]](), 0
     for file in find_pictures(images):
         try:
-            seen = explain_one(classifier, file, query=place, target=target, methods=chosen)
+            found = explain_one(classifier, file, query=patch, target=target, methods=chosen)
         except BrokenImageError as error:
             bad += 1
             rows.append({"picture": str(file), "error": error.reason})
             print(f"softbias: {file}: {error.reason}", file=sys.stderr)
             continue
-        written = [str(seen.save(folder / f"{free_name(file.stem, taken)}.{kind}")) for kind in kinds]
+        written = [str(found.save(folder / f"{free_name(file.stem, taken)}.{kind}")) for kind in kinds]
         taken.add(free_name(file.stem, taken))
-        rows.append({**seen.to_dict(), "picture": str(file), "files": written})
+        rows.append({**found.to_dict(), "picture": str(file), "files": written})
         if not json:
-            untrained = f"\t({seen.weights})" if seen.weights.startswith("untrained") else ""
-            print(f"{file}\t{seen.label}\t{seen.confidence:.3f}{untrained}\t{'  '.join(written)}")
+            untrained = f"\t({found.weights})" if found.weights.startswith("untrained") else ""
+            print(f"{file}\t{found.label}\t{found.confidence:.3f}{untrained}\t{'  '.join(written)}")
     if json:
         print(json_module.dumps(rows, indent=1))
     return 1 if bad else 0
 
 
 def free_name(stem: str, taken: set[str]) -> str:
-    """The stem, or with a number where two pictures of different folders share it.
+    """The stem, with a number where pictures of several folders share it.
 
     >>> free_name("cat", {"cat", "cat-2"})
     'cat-3'

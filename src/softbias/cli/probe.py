@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from softbias.cli.parsing import flag, parse_options
+from softbias.cli.parsing import flag, parse_options, switch
 from softbias.errors import SoftbiasError
 
 
@@ -40,6 +40,7 @@ def probe(
     data_dir: Path | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     json: bool = False,
+    list: Annotated[bool, switch("Print all probes with a line about each, and measure nothing.")] = False,
 ) -> None:
     """Measure the bias of models: how far attention reaches, and what the decision relies on.
 
@@ -64,6 +65,9 @@ def probe(
         device: Where to compute.
         json: Print the rows as JSON instead of tables.
     """
+    if list:
+        print_list()
+        return
     from softbias.probes.rows import plain_row
     from softbias.runs.probing import PrintedProbes
     from softbias.runs.probing import probe as measure
@@ -86,6 +90,16 @@ def probe(
     )
     if json:
         print(json_module.dumps([plain_row(row) for rows in result.rows.values() for row in rows]))
+
+
+def print_list() -> None:
+    """The registry: name, the question that the probe answers, default number of images, passes per image."""
+    from softbias.probes import find_probe, list_probes
+
+    for name in list_probes():
+        probe = find_probe(name)
+        number = f"{probe.n:,} {'scenes' if probe.scenes else 'pictures'}, passes each: {probe.pass_text()}"
+        print(f"{name}\t{probe.about}\t{number if probe.n else 'weights alone'}")
 
 
 def probe_options(given: tuple[str, ...]) -> dict[str, dict[str, Any]]:

@@ -79,10 +79,10 @@ class Probe:
     def pass_text(self) -> str:
         """
         >>> PROBES["combined"].pass_text()
-        '2 (1, and 1 of 2 × the side)'
+        '2 (1, 1 at 2 × the side)'
         """
-        parts = [f"{count:g}" if side == 1 else f"{count:g} of {side:g} × the side" for count, side in self.passes]
-        kinds = f" ({', and '.join(parts)})" if len(parts) > 1 else ""
+        parts = [f"{count:g}" if side == 1 else f"{count:g} at {side:g} × the side" for count, side in self.passes]
+        kinds = f" ({', '.join(parts)})" if len(parts) > 1 else ""
         return f"{sum(count for count, _ in self.passes):g}{kinds}"
 
 
@@ -105,11 +105,11 @@ PROBES: dict[str, Probe] = {
     ),
     "rollout": Probe(
         faithfulness.rollout_agreement, faithfulness.draw_rollout,
-        "how many patches a rollout calls important, see [explaining](explaining.md)", 1000, ((3, 1),),
+        "how many patches a rollout calls important, and how far rollouts agree", 1000, ((3, 1),),
     ),
     "faithfulness": Probe(
         faithfulness.faithfulness, faithfulness.draw_faithfulness,
-        "insertion and deletion: which explanation to believe, see [explaining](explaining.md)", 200, ((280, 1),),
+        "insertion and deletion: which explanation to believe", 200, ((280, 1),),
     ),
     "combined": Probe(
         scenes.combined_probe, scenes.draw_combined, "four pictures in one: Top-4 matching, histogram",
