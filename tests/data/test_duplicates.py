@@ -88,9 +88,9 @@ def test_fifty_thousand_images_take_seconds_even_if_many_are_blank(heap):
     many = rng.integers(0, 256, (50_000, 16, 16, 3), np.uint8)
     many[:heap] = rng.integers(120, 122, (heap, 16, 16, 3), np.uint8)
     many[-1] = many[-2]
-    start = time.perf_counter()
+    start = time.process_time()  # of this process alone: the machine may be busy
     pairs = near_pairs(many)
-    assert time.perf_counter() - start < 30
+    assert time.process_time() - start < 30
     assert pairs[-1].tolist() == [49_998, 49_999]
     number = clusters(50_000, pairs)
     assert (number[:heap] == 0).all()
