@@ -84,7 +84,8 @@ def test_a_word_that_a_field_does_not_know_is_refused_and_never_taken_for_anothe
 
 @pytest.mark.parametrize(("written", "meant"), [("off", "off"), ("on", "on"), ("auto", "auto"), ("'off'", "off")])
 def test_compile_off_in_yaml_is_off_though_yaml_reads_a_bare_off_as_false(written, meant):
-    assert Recipe.from_dict(yaml.safe_load(f"compile: {written}")).compile == meant
+    given = yaml.safe_load(f"compile: {written}")
+    assert Recipe.from_dict(given).compile == Recipe().with_overrides(given).compile == meant
 
 
 @pytest.mark.parametrize(

@@ -107,15 +107,8 @@ class Recipe:
 
     @staticmethod
     def from_dict(given: Mapping[str, Any], where: str = "the recipe") -> Recipe:
-        """The inverse of `to_dict`; `where` names the file in messages. YAML reads `off` as false, and `1e-3` as text."""
-        plain = dict(given)
-        if isinstance(plain.get("compile"), bool):
-            plain["compile"] = "on" if plain["compile"] else "off"
-        for f in dataclasses.fields(Recipe):
-            if f.type == "float" and isinstance(plain.get(f.name), str):
-                with suppress(ValueError):
-                    plain[f.name] = float(plain[f.name])
-        return from_plain(Recipe, plain, where)
+        """The inverse of `to_dict`; `where` names the file in messages."""
+        return from_plain(Recipe, from_yaml(given), where)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Recipe:
         """Fields by name, those of the augmentation as "augmentation.flip" or plainly "flip"."""
@@ -123,7 +116,7 @@ class Recipe:
         outer = {f.name for f in dataclasses.fields(Recipe)}
         changes: dict[str, Any] = {}
         deeper: dict[str, Any] = {}
-        for name, value in overrides.items():
+        for name, value in from_yaml(overrides).items():
             bare = name.removeprefix("augmentation.")
             if bare in inner and bare not in outer:
                 deeper[bare] = tuple_value(value)
@@ -134,6 +127,22 @@ class Recipe:
         if deeper:
             changes["augmentation"] = replace(self.augmentation, **deeper)
         return replace(self, **changes)
+
+
+def from_yaml(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a recipe as they were meant: YAML reads a bare `off` as false, and `1e-3` as text.
+
+    >>> from_yaml({"compile": False, "lr": "1e-3"})
+    {'compile': 'off', 'lr': 0.001}
+    """
+    plain = dict(given)
+    if isinstance(plain.get("compile"), bool):
+        plain["compile"] = "on" if plain["compile"] else "off"
+    for f in dataclasses.fields(Recipe):
+        if f.type == "float" and isinstance(plain.get(f.name), str):
+            with suppress(ValueError):  # left as it is, it is refused by its name
+                plain[f.name] = float(plain[f.name])
+    return plain
 
 
 def plain_value(value: Any) -> Any:
