@@ -104,7 +104,7 @@ FILES = {
     "name: x\ndata: fashion\narms: [deit_nano]\nseeds: [1, x]": "seeds must be a whole number or a list of a whole number",
     "name: x\ndata: fashion\narms: [deit_nano, vit@lr=big]": "lr must be a number, but is 'big'",
     "name: x\ndata: fashion\narms: [deit_nano]\nrecipe: {epochs: many}": "recipe: epochs must be a number, but is 'many'",
-    "name: x\ndata: fashion\narms: [{model: m, pretrain: {fraction: 1}}]": "there is no field of pretrain 'fraction'",
+    "name: x\ndata: fashion\narms: [{model: m, pretrain: {fraction: 1}}]": "did you mean 'train_fraction'",
     "name: x\ndata: fashion\narms: [deit_nano]\npublished: [{arm: a}]": "published[0].data is missing",
     "name: [": "cannot be read",
 }

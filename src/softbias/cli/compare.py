@@ -31,16 +31,15 @@ def compare(options: Annotated[CompareOptions, arg(name="")], *, line: Line = NO
     if not options.models:
         raise SoftbiasError("which models? softbias compare DATA --models deit_nano,convit_nano; softbias models lists them")
     from softbias.study.arms import arms_from
-    from softbias.study.compare import base_recipe, study_for
+    from softbias.study.compare import study_for
     from softbias.study.spec import parse_numbers, parse_seeds
 
     arms, fractions = arms_from(options.models), parse_numbers(options.fractions, "--fractions")
     seeds = parse_seeds(options.seeds)
     asked = {"img_size": options.img_size, "data_dir": None if options.data_dir is None else str(options.data_dir)}
     data_options = {name: value for name, value in asked.items() if value is not None}
-    base = base_recipe(options.data, options.recipe, options.name, options.out, data_options, options.device)
     spec = study_for(
-        options.data, arms, fractions=fractions, seeds=seeds, recipe=base.with_overrides(line.overrides),
+        options.data, arms, fractions=fractions, seeds=seeds, recipe=options.recipe, overrides=line.overrides,
         budget=options.budget, tune=options.tune, name=options.name, out=options.out, store=options.store,
         data_options=data_options, device=options.device,
     )  # fmt: skip

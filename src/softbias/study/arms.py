@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_type_hints
 
 from softbias.data.augment.settings import Augmentation
@@ -67,32 +67,6 @@ class Arm:
             raise SoftbiasError(f"finetune of the arm {self.name} is full or linear, but finetune={self.finetune!r}")
 
 
-@dataclass(frozen=True)
-class PretrainFields:
-    """`Pretrain` as a file has it."""
-
-    recipe: str | dict[str, Any] = PRETRAINING
-    data: str | None = None
-    train_fraction: float | None = 1.0
-    seed: int | None = None
-
-
-@dataclass(frozen=True)
-class ArmFields:
-    """`Arm` as a file has it."""
-
-    model: str
-    name: str | None = None
-    model_options: dict[str, Any] = field(default_factory=dict)
-    recipe: dict[str, Any] = field(default_factory=dict)
-    data_options: dict[str, Any] = field(default_factory=dict)
-    pretrain: str | PretrainFields | None = None
-    source: str | None = None
-    finetune: Literal["full", "linear"] | None = None
-    pretrained: bool = False
-    weights: str | None = None
-
-
 def shallow(given: Any) -> dict[str, Any]:
     return {f.name: getattr(given, f.name) for f in dataclasses.fields(given)}
 
@@ -141,16 +115,23 @@ def read_arm(given: str | Mapping[str, Any], where: str = "arm") -> Arm:
             return parse_arm(given)
         except SoftbiasError as error:
             raise SchemaError(f"{where}: {error}") from error
-    plain = shallow(from_plain(ArmFields, given, where))
-    plain["name"] = plain["name"] or plain["model"]
-    before = plain["pretrain"]
-    if before is not None:
-        before = PretrainFields(before) if isinstance(before, str) else before
-        plain["pretrain"] = Pretrain(**{**shallow(before), "recipe": read_recipe(before.recipe, where=f"{where}: pretrain")})
-    for name in ("model_options", "recipe", "data_options"):  # YAML has no tuples, and an arm read back is the same arm
-        plain[name] = {key: tuple_value(value) for key, value in plain[name].items()}
-    read_recipe(plain["recipe"], where=f"{where}: recipe")
-    return Arm(**plain)
+    fields = convert(dict[str, Any], given, where, "")
+    fields = {**({"name": fields["model"]} if "model" in fields else {}), **fields}
+    before = fields.pop("pretrain", None)
+    arm = from_plain(Arm, fields, where)
+    read_recipe(arm.recipe, where=f"{where}: recipe")
+    options: dict[str, Any] = {  # YAML has no tuples, and an arm read back is the same arm
+        name: {key: tuple_value(value) for key, value in getattr(arm, name).items()}
+        for name in ("model_options", "recipe", "data_options")
+    }
+    return replace(arm, **options, pretrain=None if before is None else read_pretrain(before, f"{where}: pretrain"))
+
+
+def read_pretrain(given: str | Mapping[str, Any], where: str) -> Pretrain:
+    """A pre-training as a YAML file has it: the name of a recipe, or field by field."""
+    fields = {"recipe": given} if isinstance(given, str) else convert(dict[str, Any], given, where, "")
+    recipe = read_recipe(fields.get("recipe", PRETRAINING), where=f"{where}: recipe")
+    return replace(from_plain(Pretrain, {**fields, "recipe": {}}, where), recipe=recipe)
 
 
 def parse_arm(text: str) -> Arm:

@@ -220,12 +220,18 @@ def study_for(
     device: str = "auto",
     overrides: Mapping[str, Any] | None = None,
 ) -> StudySpec:
-    """The study with these settings; if its folder holds one already, that one with the new arms, data, fractions, seeds."""
+    """The study with these settings; if its folder holds one already, that one with the new arms, data, fractions, seeds.
+
+    Without a recipe, the study continues with its own; a new one gets the recipe that suits the images and the device.
+    """
     sets = tuple(str(Path(d)) if Path(d).exists() else str(d) for d in ([data] if isinstance(data, str | Path) else data))
     name = name or default_name(sets)
     folder = Path(out) if out else Path("studies") / name
     old = read_study(folder) if (folder / "study.yaml").is_file() else None
-    chosen = base_recipe(sets, recipe, name, folder, data_options or {}, device)
+    if recipe is None:
+        chosen = old.recipe if old else suitable_recipe(sets[0], data_options or {}, device)
+    else:
+        chosen = read_recipe(recipe)
     new = StudySpec(
         name=name,
         data=sets,
@@ -246,23 +252,6 @@ def study_for(
         raise SoftbiasError(
             f"{folder} holds a study already, and {error}; give the same settings, or choose another --out"
         ) from error
-
-
-def base_recipe(
-    data: Sequence[str | Path],
-    recipe: str | Mapping[str, Any] | Recipe | None,
-    name: str | None,
-    out: str | Path | None,
-    data_options: Mapping[str, Any],
-    device: str,
-) -> Recipe:
-    """The recipe that was named, else that of the study that is continued, else one that suits the images."""
-    if recipe is not None:
-        return read_recipe(recipe)
-    folder = Path(out) if out else Path("studies") / (name or default_name(data))
-    if (folder / "study.yaml").is_file():
-        return read_study(folder).recipe
-    return suitable_recipe(str(data[0]), data_options, device)
 
 
 def default_name(data: Sequence[str | Path]) -> str:

@@ -18,19 +18,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict, get_args
+from typing import Any, Literal, NotRequired, TypedDict, get_args, get_type_hints
 
 import yaml
 
 from softbias.errors import SoftbiasError, in_one_line, unknown_name
 from softbias.files import write_text
 from softbias.runs.spec import checked_fraction, differences
-from softbias.schema import SchemaError, from_plain
+from softbias.schema import SchemaError, convert, refuse_unknown
 from softbias.study.arms import Arm, read_arm, read_recipe, shallow, short_arm, short_recipe
 from softbias.training.recipe import Recipe, plain_value
 
 Budget = Literal["steps", "epochs", "flops"]
 BUDGETS: tuple[Budget, ...] = get_args(Budget)
+FILE_TYPES: dict[str, Any] = {  # of fields that a file may have in a shorter form
+    "data": str | tuple[str, ...], "arms": tuple[str | dict[str, Any], ...], "recipe": str | dict[str, Any],
+    "fractions": float | tuple[float, ...], "seeds": int | tuple[int, ...],
+}  # fmt: skip
 MOST_RUNS = 100_000  # of one study; more of them are a typing error
 SHOWN = 4  # differences between two recipes that an error names
 
@@ -114,42 +118,26 @@ class StudySpec:
 
     @staticmethod
     def from_dict(given: Mapping[str, Any], where: str = "study") -> StudySpec:
-        """The inverse of `to_dict`; `where` names the file in messages."""
-        file = from_plain(StudyFields, given, where)
-        plain = shallow(file)
+        """A study as a file has it, which may be shorter than `to_dict`; `where` names the file in messages."""
+        types = {**get_type_hints(StudySpec), **FILE_TYPES}
+        fields = convert(dict[str, Any], given, where, "")
+        refuse_unknown(fields, types, where, "")
+        for name in ("name", "data", "arms"):
+            if name not in fields:
+                raise SchemaError(f"{where}: {name} is missing")
+        fields = {"recipe": "small"} | {name: convert(types[name], value, where, name) for name, value in fields.items()}
         try:
-            plain["data"] = (file.data,) if isinstance(file.data, str) else file.data
-            plain["arms"] = tuple(read_arm(arm, f"{where}: arms[{index}]") for index, arm in enumerate(file.arms))
-            plain["seeds"] = seeds_from(file.seeds)
-            plain["fractions"] = (file.fractions,) if isinstance(file.fractions, float) else file.fractions
-            plain["recipe"] = read_recipe(file.recipe, where=f"{where}: recipe")
-            return StudySpec(**plain)
+            fields["data"] = (fields["data"],) if isinstance(fields["data"], str) else fields["data"]
+            fields["arms"] = tuple(read_arm(arm, f"{where}: arms[{index}]") for index, arm in enumerate(fields["arms"]))
+            fields["seeds"] = seeds_from(fields.get("seeds", 3))
+            fractions = fields.get("fractions", 1.0)
+            fields["fractions"] = (fractions,) if isinstance(fractions, float) else fractions
+            fields["recipe"] = read_recipe(fields["recipe"], where=f"{where}: recipe")
+            return StudySpec(**fields)
         except SchemaError:  # it names the file
             raise
         except SoftbiasError as error:
             raise SoftbiasError(f"{where}: {error}") from error
-
-
-@dataclass(frozen=True)
-class StudyFields:
-    """`StudySpec` as a file has it: shorter where one value is enough."""
-
-    name: str
-    data: str | tuple[str, ...]
-    arms: tuple[str | dict[str, Any], ...]
-    fractions: float | tuple[float, ...] = 1.0
-    seeds: int | tuple[int, ...] = 3
-    recipe: str | dict[str, Any] = "small"
-    budget: Budget = "steps"
-    tune: int = 0
-    data_options: dict[str, Any] = field(default_factory=dict)
-    store: str | None = None
-    title: str = ""
-    question: str = ""
-    source: str = ""
-    published: tuple[PublishedNumber, ...] = ()
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 def extended(old: StudySpec, new: StudySpec) -> StudySpec:

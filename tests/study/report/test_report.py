@@ -15,7 +15,7 @@ from softbias.runs.predictions import Predictions
 from softbias.study.report import CHARTS, write_report
 from softbias.study.report.accuracy import matching_table
 from softbias.study.report.examples import Votes, answers_of, disagreements
-from softbias.study.report.results import Block
+from softbias.study.report.results import ReportBlock
 
 from .handmade import groups_of, html_of, make_run, make_study, text_of
 
@@ -116,7 +116,9 @@ def test_a_title_may_hold_anything(tmp_path, quick_pictures, name):
 def test_a_chart_is_a_function_and_a_line_in_the_registry(tmp_path, quick_pictures, monkeypatch):
     def blocks(results, data):
         table = pd.DataFrame({"x": [1.0], "y": [2.0]})
-        return [Block([Chart(f"mine-{data}", "My chart", [Series("dots", "s", [1.0], [2.0], 0)], table=table)], "My words.")]
+        return [
+            ReportBlock([Chart(f"mine-{data}", "My chart", [Series("dots", "s", [1.0], [2.0], 0)], table=table)], "My words.")
+        ]
 
     monkeypatch.setitem(CHARTS, "mine", ("My section", blocks))
     page = write_report(make_study(tmp_path, ("deit_nano",), (1.0,), seeds=1))

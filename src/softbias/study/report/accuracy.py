@@ -14,7 +14,7 @@ from softbias.pages.charts import Axis, Chart, Series, padded
 from softbias.pages.format import count, of_the_data, plus_minus, points, share, short_number, shortened, span
 from softbias.pages.tables import Cell, Table, line
 from softbias.study.headline import each
-from softbias.study.report.results import Block, Results, slug
+from softbias.study.report.results import ReportBlock, Results, slug
 
 PIXELS = "logistic regression on raw pixels"
 KEPT = [
@@ -23,7 +23,7 @@ KEPT = [
 ]  # fmt: skip
 
 
-def accuracy_blocks(results: Results, data: str) -> list[Block]:
+def accuracy_blocks(results: Results, data: str) -> list[ReportBlock]:
     draw = by_arm if len(results.material.fractions(data)) == 1 else by_amount
     wide = ", which with two seeds is ± 12.7 standard errors and may leave the chart" if results.seeds == 2 else ""
     none = " (there is none with a single seed)" if results.seeds == 1 else ""
@@ -32,7 +32,7 @@ def accuracy_blocks(results: Results, data: str) -> list[Block]:
         f"Bands: 95 % t interval over seeds{wide}{none}; faint points: single seeds. Gray dashes: a logistic regression on raw "
         f"pixels, on the same pictures.{diamonds}"
     )
-    return [Block([draw(results, data)], text, [accuracy_table(results, data)])]
+    return [ReportBlock([draw(results, data)], text, [accuracy_table(results, data)])]
 
 
 def by_amount(results: Results, data: str) -> Chart:
@@ -162,9 +162,9 @@ def accuracy_cell(row: Any) -> Cell:
     return Cell(plus_minus(row.accuracy, row.seeds_low, row.seeds_high), tuple(below))
 
 
-def matching_blocks(results: Results, data: str) -> list[Block]:
+def matching_blocks(results: Results, data: str) -> list[ReportBlock]:
     table = matching_table(results.matching, data, results.seeds)
-    return [Block(heading="How much data does the other model need to match?", tables=[table])] if table.rows else []
+    return [ReportBlock(heading="How much data does the other model need to match?", tables=[table])] if table.rows else []
 
 
 def matching_table(matching: pd.DataFrame, data: str, seeds: int = 3) -> Table:

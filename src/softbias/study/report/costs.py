@@ -12,7 +12,7 @@ from softbias.pages.format import duration, memory, of_the_data, points, share, 
 from softbias.pages.tables import Cell, Table, line
 from softbias.study.headline import LEAST_SEEDS, each
 from softbias.study.report.gathering import classes_of
-from softbias.study.report.results import Block, Results, slug
+from softbias.study.report.results import ReportBlock, Results, slug
 
 CLASSES = 20  # in the chart; the table has all
 COSTS = {
@@ -23,13 +23,13 @@ COSTS = {
 }
 
 
-def cost_blocks(results: Results, data: str) -> list[Block]:
+def cost_blocks(results: Results, data: str) -> list[ReportBlock]:
     """Accuracy with the most data against parameters, MACs, speed and memory."""
     fraction = results.material.fractions(data)[-1]
     charts = [cost_chart(results, data, fraction, column) for column in COSTS]
     text = f"With {of_the_data(fraction)}. Speed and memory are those of the training, on the hardware named below."
     drawn = [chart for chart in charts if chart is not None]
-    return [Block(drawn, text, [cost_table(results, data)], columns="charts four")]
+    return [ReportBlock(drawn, text, [cost_table(results, data)], columns="charts four")]
 
 
 def cost_chart(results: Results, data: str, fraction: float, column: str) -> Chart | None:
@@ -81,19 +81,19 @@ def cost_table(results: Results, data: str) -> Table:
     return Table(f"cost-{data}", f"Cost and accuracy on {data} with {share(fraction)} of the data", head, rows)
 
 
-def class_blocks(results: Results, data: str) -> list[Block]:
+def class_blocks(results: Results, data: str) -> list[ReportBlock]:
     """The recall of every class with the most and with the least data."""
     fractions = results.material.fractions(data)
     charts = [class_chart(results, data, fraction) for fraction in dict.fromkeys([fractions[-1], fractions[0]])]
     drawn = [chart for chart in charts if chart is not None]
     if not drawn:
-        return [Block(text="The runs have no scores per class.")]
+        return [ReportBlock(text="The runs have no scores per class.")]
     text = (
         "The classes on which the models differ most come first. No test is made here: with few pictures per class, single "
         "differences are often chance."
     )
-    blocks = [Block([chart], tables=[class_table(results, chart, data)], folded="classes") for chart in drawn]
-    return [Block(text=text), *blocks]
+    blocks = [ReportBlock([chart], tables=[class_table(results, chart, data)], folded="classes") for chart in drawn]
+    return [ReportBlock(text=text), *blocks]
 
 
 def class_chart(results: Results, data: str, fraction: float) -> Chart | None:

@@ -11,20 +11,20 @@ from softbias.pages.format import count, of_the_data, p_value, points, share, sp
 from softbias.pages.tables import Cell, Table, line
 from softbias.study.comparison import ALL_PAIRS_UP_TO
 from softbias.study.headline import LEAST_SEEDS, each
-from softbias.study.report.results import Block, Results, slug
+from softbias.study.report.results import ReportBlock, Results, slug
 
 
-def differences_blocks(results: Results, data: str) -> list[Block]:
+def differences_blocks(results: Results, data: str) -> list[ReportBlock]:
     chart = differences_chart(results, data)
     if chart is None:
-        return [Block(text="There is nothing to pair: only one model, or no shared seeds.")]
+        return [ReportBlock(text="There is nothing to pair: only one model, or no shared seeds.")]
     many = len(results.material.arms) > ALL_PAIRS_UP_TO
     first = f" There are many models; each is compared with the first only, {results.material.arms[0]}." if many else ""
     text = (
         "Thick: 95 % t interval over seeds. Thin: 95 % bootstrap interval over test pictures. Runs are paired by seed, and "
         f"both models see the same pictures.{first}"
     )
-    return [Block([chart], text, [differences_table(results, data)])]
+    return [ReportBlock([chart], text, [differences_table(results, data)])]
 
 
 def differences_chart(results: Results, data: str) -> Chart | None:

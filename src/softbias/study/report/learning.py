@@ -10,22 +10,22 @@ from softbias.pages.format import of_the_data, share, short_number
 from softbias.pages.tables import Cell, Table, line
 from softbias.study.headline import each
 from softbias.study.report.gathering import epochs_of
-from softbias.study.report.results import Block, Results, slug
+from softbias.study.report.results import ReportBlock, Results, slug
 
 POINTS = 150  # of a learning curve
 TITLES = {"val_accuracy": "Validation accuracy", "accuracy": "Training accuracy", "loss": "Training loss"}
 
 
-def fitted_blocks(results: Results, data: str) -> list[Block]:
+def fitted_blocks(results: Results, data: str) -> list[ReportBlock]:
     chart = fitted_chart(results, data)
     if chart is None:
-        return [Block(text="No curve is fitted: that takes at least three amounts of data and five runs of a model.")]
+        return [ReportBlock(text="No curve is fitted: that takes at least three amounts of data and five runs of a model.")]
     floor = " With three amounts of data c is taken as 0." if len(results.material.fractions(data)) == 3 else ""
     text = (
         "Fitted: error = c + a n^(−b) over n training pictures, to all single runs; both axes are logarithmic. Bands: 95 % "
         f"interval of the curve. It contains the spread of the seeds and the misfit of the formula.{floor}"
     )
-    return [Block([chart], text, [fitted_table(results, data)])]
+    return [ReportBlock([chart], text, [fitted_table(results, data)])]
 
 
 def fitted_chart(results: Results, data: str) -> Chart | None:
@@ -83,16 +83,16 @@ def fitted_table(results: Results, data: str) -> Table:
     return Table(f"fitted-{data}", f"Fitted learning curves on {data}: error = c + a n^(−b)", head, rows)
 
 
-def learning_blocks(results: Results, data: str) -> list[Block]:
+def learning_blocks(results: Results, data: str) -> list[ReportBlock]:
     """For every fraction the accuracy during training (of validation, where there was any) and the loss."""
     kinds = (("val_accuracy", "accuracy"), ("loss", "loss"))
     pairs = [(kind, fraction) for kind in kinds for fraction in results.material.fractions(data)]
     charts = [learning_chart(results, data, fraction, *kind) for kind, fraction in pairs]
     drawn = [chart for chart in charts if chart is not None]
     if not drawn:
-        return [Block(text="The runs have left no record of their epochs.")]
+        return [ReportBlock(text="The runs have left no record of their epochs.")]
     text = "Strong: mean over seeds; faint: single seeds. Training figures are taken during training, on augmented pictures."
-    return [Block(drawn, text, columns="charts four" if len(drawn) == 4 else "charts")]
+    return [ReportBlock(drawn, text, columns="charts four" if len(drawn) == 4 else "charts")]
 
 
 def learning_chart(results: Results, data: str, fraction: float, wanted: str, instead: str) -> Chart | None:

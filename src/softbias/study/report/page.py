@@ -24,9 +24,9 @@ from softbias.study.report.examples import example_section
 from softbias.study.report.gathering import Material, gather
 from softbias.study.report.learning import fitted_blocks, learning_blocks
 from softbias.study.report.provenance import commands, facts, measured_after, notices, run_rows
-from softbias.study.report.results import Block, Results, published_table, slug
+from softbias.study.report.results import ReportBlock, Results, published_table, slug
 
-CHARTS: dict[str, tuple[str, Callable[[Results, str], list[Block]]]] = {  # name: title of the section, drawing function
+CHARTS: dict[str, tuple[str, Callable[[Results, str], list[ReportBlock]]]] = {  # name: title of the section, drawing function
     "accuracy": ("Accuracy", accuracy_blocks),
     "matching": ("Accuracy", matching_blocks),
     "fitted": ("Accuracy", fitted_blocks),
@@ -53,7 +53,7 @@ def write_report(runs: str | Path | Sequence[str | Path], out: str | Path | None
     results = Results.of(material)
     sections = make_sections(results)
     published = published_table(results)
-    write_files(page.parent / "figures", results, [*sections, {"blocks": {"": [Block(tables=[published])]}}])
+    write_files(page.parent / "figures", results, [*sections, {"blocks": {"": [ReportBlock(tables=[published])]}}])
     write_text(page, render_report(results, sections, published))
     return page
 

@@ -24,7 +24,7 @@ PUBLISHED = ["data", "arm", "train_fraction", "metric", "value", "note"]
 
 
 @dataclass(frozen=True)
-class Block:
+class ReportBlock:
     """A piece of a section: charts, a text below them, tables.
 
     columns   the class of the style sheet by which several charts stand side by side
