@@ -122,11 +122,8 @@ def beside_timm(
     }
     timings = interleaved(steps, device, rounds=rounds, warmup=2)
     how = f"deit_tiny, batch {batch}, {img_size} px, patch {patch}"
-    rows = [
-        Row(
-            "our loop", f"{how}, {ours.take.name}", images_per_second(ours, timings["ours"]), "images/s", timings["ours"].spread
-        )
-    ]
+    speed = images_per_second(ours, timings["ours"])
+    rows = [Row("our loop", f"{how}, {ours.take.name}", speed, "images/s", timings["ours"].spread)]
     targets = {"timm's loop": 2.0, "timm's model, plain compiled loop": 1.8} if img_size <= 64 else dict.fromkeys(steps, 1.0)
     for name in list(steps)[1:]:
         middle, low, high = ratio(timings["ours"], timings[name])

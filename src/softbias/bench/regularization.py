@@ -89,12 +89,12 @@ class Candidate:
             self.step()
 
     def prepare(self, *, recorded: bool) -> int | None:
-        """Warm up, record if asked to, and return the bytes that a step needs beside weights and optimizer state."""
+        """Warm up, record a graph if `recorded`, and return the bytes of a step beside weights and optimizer state."""
         on_gpu = self.images.is_cuda
         if not on_gpu:
             self.step()
             return None
-        side = torch.cuda.Stream()  # a graph must be warmed up on a stream of its own
+        side = torch.cuda.Stream()  # a graph must be warmed up on another stream
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(5):

@@ -44,7 +44,7 @@ class ConstantBatches(Batches):
 
 @dataclass
 class Worker:
-    """A model in training; calling it takes `burst` steps exactly as the loop does."""
+    """A model in training; a call takes `burst` steps exactly as the loop does."""
 
     model: torch.nn.Module
     take: PlainStep
@@ -77,7 +77,7 @@ def worker(
     device: str = "auto",
     **options: Any,
 ) -> Worker:
-    """The parts that `training.loop.train` would put together for this recipe."""
+    """The parts that `training.loop.train` puts together for this recipe."""
     torch.manual_seed(0)
     accelerator = make_accelerator(recipe, device)
     images = SplitImages(data, data.splits["train"], accelerator.device)
@@ -101,7 +101,7 @@ def images_per_second(worked: Worker, timing: Timing) -> float:
 
 
 def whole_step(batch: int, rounds: int, device: torch.device, *, burst: int = 20, count: int = 50_000) -> Iterator[Row]:
-    """deit_tiny's step beside the same step on a constant batch, and the other mechanisms' beside it; 32 px, patch 4."""
+    """The step of deit_tiny beside the same step on a constant batch, and other mechanisms beside it; 32 px, patch 4."""
     data = random_images(count, 32)
     recipe = small_recipe(batch)
     full = worker("deit_tiny", data, recipe, burst=burst, device=device.type)
@@ -120,7 +120,7 @@ def whole_step(batch: int, rounds: int, device: torch.device, *, burst: int = 20
 
 
 def captured_equals_uncaptured(model: str, batch: int, steps: int = 50) -> Row:
-    """Whether the recorded step and the same compiled step, not recorded, give the same weights, bit for bit."""
+    """The number of weights that differ between recorded steps and the same compiled steps, not recorded."""
     data = random_images(4 * batch, 32)
     recipe = small_recipe(batch, drop_path=0.0)
     weights = []

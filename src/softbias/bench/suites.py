@@ -127,7 +127,7 @@ def masked(options: Options) -> Iterator[Row]:
 
 
 def windows(options: Options) -> Iterator[Row]:
-    """How window attention's time and memory grow from 16² to 128² tokens."""
+    """The growth of the time and memory of window attention, from 16² to 128² tokens; on a CPU from 8² to 64²."""
     dtype = torch.bfloat16 if options.on_gpu else torch.float32
     batch = options.batch or (16 if options.on_gpu else 1)
     grids = (16, 32, 64, 128) if options.on_gpu else (8, 16, 32, 64)
@@ -139,7 +139,7 @@ def step(options: Options) -> Iterator[Row]:
     """The whole training step at CIFAR's size, beside the same step on a constant batch."""
     if not options.on_gpu:
         for row in whole_step(options.batch or 64, options.rounds, options.device, burst=1, count=1000):
-            yield replace(row, target=None)  # the targets are a GPU's
+            yield replace(row, target=None)  # the targets are for a GPU
         return
     yield from whole_step(options.batch or 512, options.rounds, options.device)
     yield captured_equals_uncaptured("convit_tiny", options.batch or 512)
@@ -186,7 +186,7 @@ SUITES: dict[str, Callable[[Options], Iterator[Row]]] = {
 
 
 def forget() -> None:
-    """Give back memory, and what was compiled for models that are gone."""
+    """Free the memory and the compiled code of models that are gone."""
     torch.compiler.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -52,8 +52,9 @@ def bench(
 
     from softbias.bench.measuring import print_rows
     from softbias.bench.suites import SUITES, Options
-    from softbias.environment import describe_machine
+    from softbias.environment import describe_machine, find_device
     from softbias.errors import unknown_name
+    from softbias.files import write_text
 
     if rounds < 2:
         raise SoftbiasError(f"rounds must be at least 2, but rounds={rounds}")
@@ -61,11 +62,12 @@ def bench(
     for name in chosen:
         if name not in SUITES:
             raise unknown_name("suite", name, SUITES)
-    place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-    if compile == "graphs" and place.type != "cuda":
+    automatic = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen_device = torch.device(find_device(automatic if device == "auto" else device))
+    if compile == "graphs" and chosen_device.type != "cuda":
         raise SoftbiasError("--compile graphs replays CUDA graphs, and there is no GPU here; --compile on compiles only")
     options = Options(
-        place,
+        chosen_device,
         rounds,
         batch,
         img_size,
@@ -73,7 +75,7 @@ def bench(
         ("inference", "training") if mode == "both" else (mode,),
         COMPILED[compile],
     )
-    about = describe_machine(place) | {"rounds": rounds}
+    about = describe_machine(chosen_device) | {"rounds": rounds}
     found: dict[str, list[dict[str, object]]] = {}
     for name in chosen:
         rows = []
@@ -84,7 +86,7 @@ def bench(
                 found[name].append(row.to_dict())
                 if json is not None:  # after every row: a later one may fail, or take too long
                     json.parent.mkdir(parents=True, exist_ok=True)
-                    json.write_text(json_module.dumps({"environment": about, "suites": found}, indent=2) + "\n")
+                    write_text(json, json_module.dumps({"environment": about, "suites": found}, indent=2) + "\n")
         finally:
             if rows:
                 print_rows(rows)

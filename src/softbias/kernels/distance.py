@@ -73,7 +73,7 @@ class Penalized(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         *others, weights = gradients
-        if torch.compiler.is_compiling():  # which fuses this by itself
+        if torch.compiler.is_compiling():  # the compiler fuses this by itself
             weights = weights[:, None, None, None]
             dq, dk = ((other + own * weights).to(own.dtype) for other, own in zip(others, ctx.saved_tensors, strict=True))
         else:

@@ -270,8 +270,8 @@ def empty_results(v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def empty_gradients(content_out: Tensor, v: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """A's gradient is laid out like A, as PyTorch's attention wants it; that of the values like the one which the attention
-    adds to it."""
+    """A's gradient is laid out like A, as PyTorch's attention expects it; the gradient of the values is laid out like the one
+    that the attention adds to it."""
     images, heads, tokens, channels = v.shape
     dcontent_out = torch.empty_like(content_out)
     if dcontent_out.stride(-1) != 1:

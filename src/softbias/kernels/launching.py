@@ -3,7 +3,8 @@
 A small model on a fast GPU waits for its host, so nothing is computed twice. Everything about a launch except its tensors
 follows from sizes and strides, and is kept as a `Program`; the programs that an operation needs are planned once for each
 combination of sizes (`planned`). Triton examines every argument at every launch, which takes several times longer than the
-launch. A program remembers the result by what Triton examines: types, and whether addresses are multiples of 16.
+launch. A program remembers the result by the properties that Triton examines: types, and whether addresses are multiples of
+16.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     Y = (scale · Q Kᵀ) ⊙ M,   O = Y V / (n + ε),   n = ‖Y‖_F, one number per image and head
 
     with G = ∂l/∂O and t = ⟨G, O⟩:
-    ∂l/∂Y = (G Vᵀ − t/n · Y) / (n + ε)          t/n · Y is what the norm adds
+    ∂l/∂Y = (G Vᵀ − t/n · Y) / (n + ε)          t/n · Y comes from the norm
     ∂l/∂V = Yᵀ G / (n + ε),   ∂l/∂S = M ⊙ ∂l/∂Y,   ∂l/∂Q = scale · ∂l/∂S K,   ∂l/∂K = scale · (∂l/∂S)ᵀ Q
     ∂l/∂M = Σ_b S ⊙ ∂l/∂Y                        S = scale · Q Kᵀ
     ∂l/∂a[ρ, i] = Σ_j ∂l/∂M[i, j] b[ρ, c_ij],   ∂l/∂b[ρ, c] = Σ_{i, j: c_ij = c} ∂l/∂M[i, j] a[ρ, i]

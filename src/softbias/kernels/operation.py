@@ -52,7 +52,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def keep(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep what `differentiate` will need."""
+        """Keep the tensors and numbers that `differentiate` will need."""
 
     @abstractmethod
     def differentiate(self, ctx: Any, backward: Run, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -27,7 +27,7 @@ batch (`gated` does that, where maps do not fit). P follows from three numbers p
 
 The least possible time for B = 512, H = 3, N = 65, D = 64 in bfloat16 (`deit_tiny` at 32 px), one layer, at 4.2 TB/s: forward
 reads three arrays of 12.8 MB and writes one, 51 MB, 12 µs; backward reads four and writes three, 89 MB, 21 µs. The products
-take 2 and 5 µs. `results/speed.md` has what was measured.
+take 2 and 5 µs. Measurements are in `results/speed.md`.
 """
 
 from __future__ import annotations
