@@ -10,8 +10,11 @@ import sys
 import time
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 
+import softbias
 from softbias.cli import TRAINING, find, main
 from softbias.cli.parsing import own_options, split_recipe
 from softbias.runs.run import Run
@@ -42,6 +45,16 @@ def test_a_folder_and_nothing_else_trains_a_model_that_has_learned(run):
         assert (run / name).is_file(), name
     rows = (run / "split.csv").read_text().splitlines()
     assert len(rows) == 61 and sum(row.endswith(",test") for row in rows) == 12
+
+
+def test_the_function_makes_the_same_run_as_the_command(run, pictures, tmp_path):
+    result = softbias.fit(pictures, out=tmp_path / "run", device="cpu", epochs=10)
+    assert config(result.path) == config(run) and result.run.notes == Run(run).notes
+    assert {path.name for path in result.path.iterdir()} == {path.name for path in run.iterdir()}
+    weights = [load_file(path / "model" / "model.safetensors") for path in (run, result.path)]
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+    shown = result._repr_html_()
+    assert "Accuracy" in shown and "report.html" in shown and "convit_nano with patches of 8" in shown
 
 
 @pytest.mark.usefixtures("no_page")

@@ -1,4 +1,4 @@
-"""A saved model at work on files, without having been trained."""
+"""A classifier at work on files, without having been trained."""
 
 import numpy as np
 import pytest

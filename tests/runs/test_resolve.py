@@ -1,0 +1,69 @@
+"""A setting comes from the user, then from a config, then from the automatic choices."""
+
+import numpy as np
+import pytest
+
+from softbias.data.dataset import Dataset
+from softbias.errors import SoftbiasError, UnknownNameError
+from softbias.runs.resolve import PartialRunSpec, resolve
+from softbias.runs.spec import RunSpec
+from softbias.training.recipe import RECIPES, Recipe
+
+CONFIG = RunSpec("fashion", "deit_nano", Recipe(epochs=7.0), seed=5, train_fraction=0.5, model_options={"patch_size": 4})
+
+
+def images(n: int = 100, side: int = 32) -> Dataset:
+    labels = np.arange(n) % 2
+    return Dataset("mine", np.zeros((n, side, side, 3), np.uint8), labels, ("a", "b"), {"train": np.arange(n)})
+
+
+def test_the_user_comes_first_and_the_config_second():
+    spec = PartialRunSpec(seed=1, overrides={"lr": 0.5}).completed(CONFIG).spec()
+    assert spec is not None and spec.seed == 1 and spec.recipe.lr == 0.5
+    assert spec.train_fraction == 0.5 and spec.recipe.epochs == 7 and spec.model_options == {"patch_size": 4}
+
+
+def test_options_of_the_configs_model_are_not_for_another_model():
+    spec = PartialRunSpec(model="convit_nano").completed(CONFIG).spec()
+    assert spec is not None and spec.model == "convit_nano" and spec.model_options == {}
+
+
+def test_what_is_not_named_is_chosen_with_its_reason():
+    found = resolve(PartialRunSpec(data="mine"), "cpu", images(), advise=False)
+    assert found.spec.model == "convit_nano" and found.spec.model_options == {"patch_size": 8}
+    assert [note.kind for note in found.notes] == ["model-chosen", "recipe-chosen"]
+    assert found.notes[1].values["epochs"] == found.spec.recipe.epochs and not found.advice
+
+
+def test_what_is_named_has_no_reason():
+    found = resolve(PartialRunSpec(data="mine", model="deit_nano", recipe="quick"), "cpu", images(), advise=False)
+    assert found.notes == () and found.spec.recipe == RECIPES["quick"] and found.spec.model == "deit_nano"
+
+
+def test_another_model_on_a_cpu_takes_the_epochs_of_the_preset():
+    found = resolve(PartialRunSpec(data="mine", model="deit_nano"), "cpu", images(), advise=False)
+    assert found.spec.recipe.epochs == RECIPES["quick"].epochs
+    assert [note.values for note in found.notes] == [{"recipe": "quick", "epochs": RECIPES["quick"].epochs}]
+
+
+@pytest.mark.parametrize(
+    ("partial", "kind", "named"),
+    [
+        (PartialRunSpec(), SoftbiasError, "which pictures"),
+        (PartialRunSpec(data="x", model="convit_nan"), UnknownNameError, "convit_nano"),
+        (PartialRunSpec(data="x", recipe="smal"), UnknownNameError, "small"),
+        (PartialRunSpec(data="x", pretrained=True), SoftbiasError, "--pretrained is for timm"),
+        (PartialRunSpec(data="x", finetune="linear"), SoftbiasError, "needs a model that has learned"),
+        (PartialRunSpec(data="x", overrides={"epohcs": 1}), UnknownNameError, "epochs"),
+        (PartialRunSpec(data="x", overrides={"epochs": -1}), SoftbiasError, "epochs must be at least"),
+    ],
+)
+def test_mistakes_are_refused_before_any_image_is_read(partial, kind, named):
+    with pytest.raises(kind, match=named):
+        partial.completed()
+
+
+def test_parts_of_a_batch_are_not_checked_against_a_batch_that_is_not_known_yet():
+    assert PartialRunSpec(data="x", overrides={"accumulate": 3}).completed().overrides == {"accumulate": 3}
+    with pytest.raises(SoftbiasError, match="must divide"):
+        PartialRunSpec(data="x", overrides={"accumulate": 3, "batch_size": 64}).completed()
