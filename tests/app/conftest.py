@@ -22,14 +22,14 @@ from softbias.runs import automatic
 CLASSES = {"blue": (40, 60, 200), "green": (40, 180, 60), "red": (210, 50, 40)}
 
 
-def write_pictures(root: Path, each: int = 12, side: int = 32) -> Path:
+def write_images(root: Path, each: int = 12, side: int = 32) -> Path:
     """root/class/*.png, whose colors tell the class."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for name, color in CLASSES.items():
         (root / name).mkdir(parents=True)
         for number in range(each):
-            pixels = np.clip(np.array(color) + chance.integers(-40, 40, (side, side, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(root / name / f"{name} {number}.png")
+            array = np.clip(np.array(color) + rng.integers(-40, 40, (side, side, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(array).save(root / name / f"{name} {number}.png")
     return root
 
 
@@ -38,11 +38,11 @@ def run(tmp_path_factory) -> Path:
     """A finished run of three epochs, each with its checkpoint, on the pictures above."""
     root = tmp_path_factory.mktemp("app")
     out = root / "convit run"
-    pictures = write_pictures(root / "pictures")
+    folder = write_images(root / "pictures")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOFTBIAS_CACHE", str(root / "cache"))
         patch.setattr(automatic, "hub_reachable", lambda: False)
-        words = ["fit", str(pictures), "--out", str(out), "--device", "cpu", "--model", "convit_nano", "--keep", "last,every=1"]
+        words = ["fit", str(folder), "--out", str(out), "--device", "cpu", "--model", "convit_nano", "--keep", "last,every=1"]
         assert main([*words, "--recipe.epochs", "3", "--no-baseline", "--trackers", "none"]) == 0
     return out
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-PIXELS = "canvas => canvas.toDataURL()"
+CONTENT = "canvas => canvas.toDataURL()"
 
 
 class View:
@@ -22,14 +22,14 @@ class View:
         self.page.goto(served.url)
         self.page.wait_for_selector("html[data-ready]", timeout=30_000)
 
-    def settle(self):
+    def wait_until_idle(self):
         self.page.wait_for_load_state("networkidle")
         self.page.wait_for_selector(".pane")
         self.page.wait_for_selector(".pane.busy", state="detached")
 
     def maps(self):
         """The pixels of every small map."""
-        return [canvas.evaluate(PIXELS) for canvas in self.page.query_selector_all(".cells canvas")]
+        return [canvas.evaluate(CONTENT) for canvas in self.page.query_selector_all(".cells canvas")]
 
     def where(self):
         return self.page.inner_text("#where")
@@ -37,7 +37,7 @@ class View:
     def click_patch(self, row, column, grid=8, pane=0):
         box = self.page.locator(".stage").nth(pane).bounding_box()
         self.page.mouse.click(box["x"] + box["width"] * (column + 0.5) / grid, box["y"] + box["height"] * (row + 0.5) / grid)
-        self.settle()
+        self.wait_until_idle()
 
 
 @pytest.fixture
@@ -62,17 +62,17 @@ def test_a_click_shows_where_every_head_of_every_layer_looks(view):
 def test_a_click_on_a_large_map_follows_the_look(view):
     box = view.page.locator(".heads canvas").first.bounding_box()
     view.page.mouse.click(box["x"] + 3, box["y"] + 3)
-    view.settle()
+    view.wait_until_idle()
     assert "row 0, column 0" in view.where()
 
 
 def test_arrow_keys_move_the_query_and_stop_at_the_border(view):
     view.click_patch(0, 3)
     view.page.locator(".stage").focus()
-    for key, said in (("ArrowDown", "row 1, column 3"), ("ArrowRight", "row 1, column 4"), ("ArrowUp", "row 0, column 4")):
+    for key, text in (("ArrowDown", "row 1, column 3"), ("ArrowRight", "row 1, column 4"), ("ArrowUp", "row 0, column 4")):
         view.page.keyboard.press(key)
-        view.settle()
-        assert said in view.where()
+        view.wait_until_idle()
+        assert text in view.where()
     view.page.keyboard.press("ArrowUp")
     assert "row 0, column 4" in view.where()
 
@@ -95,17 +95,17 @@ def test_everything_can_be_reached_by_tab_and_shows_its_focus(view):
     assert all(outline != "none" for _, outline in reached), reached
 
 
-def test_pictures_and_models_can_be_chosen(view):
-    first = view.page.locator(".stage").evaluate(PIXELS)
+def test_images_and_models_can_be_chosen(view):
+    first = view.page.locator(".stage").evaluate(CONTENT)
     view.page.locator(".thumb").nth(2).press("Enter")
-    view.settle()
-    assert view.page.locator(".stage").evaluate(PIXELS) != first
+    view.wait_until_idle()
+    assert view.page.locator(".stage").evaluate(CONTENT) != first
     assert view.page.locator(".thumb").nth(2).get_attribute("aria-pressed") == "true"
     view.page.locator(".pane select").select_option(label="ibit_nano")
-    view.settle()
+    view.wait_until_idle()
     assert view.page.inner_text(".badge") == "untrained" and "Blue is negative" in (view.click_patch(2, 2) or view.where())
     view.page.locator(".pane select").select_option(label="resnet_nano")
-    view.settle()
+    view.wait_until_idle()
     assert "no attention maps" in view.page.inner_text(".pane .note:last-child") and not view.page.locator(".all").is_visible()
     assert view.page.locator("input[value='grad-cam']").count() == 1
 
@@ -118,33 +118,33 @@ def test_the_layer_slider_the_class_token_and_the_positions(view):
     assert "0 · gated" in view.page.inner_text(".layer output") and view.page.locator(".gate").count() == 4
     before = view.maps()
     view.page.locator("input[value=token]").check(force=True)
-    view.settle()
+    view.wait_until_idle()
     assert view.maps() != before and "class token" in view.where()
     view.page.locator("input[value=bias]").check(force=True)
-    view.settle()
+    view.wait_until_idle()
     assert "learned about positions" in view.where()
     assert "no mask" in view.page.locator(".cells canvas").last.get_attribute("aria-label")
 
 
 @pytest.mark.slow
 def test_ways_to_explain_and_another_class_change_the_picture(view):
-    seen = {view.page.locator(".stage").evaluate(PIXELS)}
+    seen = {view.page.locator(".stage").evaluate(CONTENT)}
     for method in ("rollout", "gradient-rollout", "gradients"):
         view.page.locator(f"input[value='{method}']").check(force=True)
-        seen.add(view.page.locator(".stage").evaluate(PIXELS))
+        seen.add(view.page.locator(".stage").evaluate(CONTENT))
     assert len(seen) == 4
     other = view.page.locator(".class").nth(1)
     name = other.locator("span").inner_text()
     other.click()
-    view.settle()
+    view.wait_until_idle()
     assert name in view.page.inner_text(".over legend")
 
 
 def test_two_models_stand_side_by_side_on_the_same_picture(view):
     view.page.check("#compare")
     view.page.wait_for_selector(".pane:nth-child(2) .cells canvas")
-    view.settle()
-    boxes = [view.page.locator(".pane").nth(place).bounding_box() for place in (0, 1)]
+    view.wait_until_idle()
+    boxes = [view.page.locator(".pane").nth(index).bounding_box() for index in (0, 1)]
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
     before = view.maps()
     view.click_patch(6, 1, pane=1)
@@ -154,42 +154,42 @@ def test_two_models_stand_side_by_side_on_the_same_picture(view):
 
 
 def test_the_checkpoint_slider_moves_through_training(view):
-    moments, answers = [], []
+    checkpoints, answers = [], []
     slider = view.page.locator("input[aria-label=Checkpoint]")
     slider.focus()
     for key in ("Home", *["ArrowRight"] * 4):
         with view.page.expect_response(lambda answer: "/api/maps" in answer.url):
             view.page.keyboard.press(key)
-        view.settle()
-        moments.append(view.page.inner_text(".slide output >> nth=0"))
+        view.wait_until_idle()
+        checkpoints.append(view.page.inner_text(".slide output >> nth=0"))
         answers.append(view.page.inner_text(".classes"))
-    assert moments == ["at the start", "epoch 1", "epoch 2", "epoch 3", "final model"] and answers[0] != answers[-1]
+    assert checkpoints == ["at the start", "epoch 1", "epoch 2", "epoch 3", "final model"] and answers[0] != answers[-1]
 
 
 def test_the_charts_of_the_run_are_there_and_its_report_opens(view):
     titles = view.page.locator(".chart strong").all_inner_texts()
     assert titles[:2] == ["Loss", "Accuracy"] and titles[2].startswith("Gates of")
     assert view.page.locator(".chart svg[role=img]").first.get_attribute("aria-label").startswith("Loss by epoch: ")
-    with view.context.expect_page() as opened:
+    with view.context.expect_page() as report:
         view.page.click("text=Its report")
-    opened.value.wait_for_load_state()
-    assert "softbias" in opened.value.title()
+    report.value.wait_for_load_state()
+    assert "softbias" in report.value.title()
 
 
-def test_a_picture_of_ones_own_is_shown_and_junk_is_refused_politely(view):
-    pixels = np.zeros((60, 90, 3), np.uint8)
-    pixels[:, 30:60] = (30, 60, 220)
+def test_an_image_of_ones_own_appears_and_junk_is_refused_politely(view):
+    array = np.zeros((60, 90, 3), np.uint8)
+    array[:, 30:60] = (30, 60, 220)
     stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, "PNG")
+    Image.fromarray(array).save(stream, "PNG")
     thumbs = view.page.locator(".thumb").count()
     view.page.set_input_files("#file", {"name": "mine.png", "mimeType": "image/png", "buffer": stream.getvalue()})
     view.page.wait_for_selector("text=your picture")
-    view.settle()
+    view.wait_until_idle()
     assert view.page.locator(".thumb").count() == thumbs + 1 and view.page.inner_text("#alert") == ""
     view.page.set_input_files("#file", {"name": "junk.png", "mimeType": "image/png", "buffer": b"junk" * 20})
     view.page.wait_for_selector("#alert:not(:empty)")
     assert "cannot be shown" in view.page.inner_text("#alert")
-    view.complaints[:] = [said for said in view.complaints if "422" not in said]  # the browser itself notes the refusal
+    view.complaints[:] = [text for text in view.complaints if "422" not in text]  # the browser itself notes the refusal
     view.click_patch(3, 3)
     assert "row 3, column 3" in view.where()
 
@@ -215,7 +215,7 @@ def test_nothing_overflows_and_colors_follow_the_theme(browser, served, width, s
     view = View(browser, served, width, scheme)
     view.page.check("#compare")
     view.page.wait_for_selector(".pane:nth-child(2) .cells canvas")
-    view.settle()
+    view.wait_until_idle()
     assert view.page.evaluate("document.documentElement.scrollWidth") <= width
     paper = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}
     assert view.page.evaluate("getComputedStyle(document.body).backgroundColor") == paper[scheme]

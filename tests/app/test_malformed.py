@@ -36,7 +36,7 @@ def test_other_methods_are_refused(served):
 
 def test_six_hundred_malformed_requests_get_no_5xx_and_the_server_lives(served, png):
     """A seeded loop: mangled paths, parameters, headers, methods and bodies, and raw bytes that are no HTTP at all."""
-    chance = random.Random(0)
+    rng = random.Random(0)
     paths = [
         "/",
         "/api/state",
@@ -80,28 +80,28 @@ def test_six_hundred_malformed_requests_get_no_5xx_and_the_server_lives(served, 
         b"GIF89a" + b"\xff" * 30,
         b"\xff\xd8\xff" + b"\0" * 50,
         png()[:45],
-        bytes(chance.randbytes(300)),
+        bytes(rng.randbytes(300)),
     ]
     kinds = ["image/png", "image/", "application/octet-stream", "multipart/form-data; boundary=x", "text/plain", "\xff", ""]
     seen: dict[int, int] = {}
     for _ in range(450):
-        path = chance.choice(paths) + chance.choice(["", "", chance.choice(values), "%2e%2e%2f", "//"])
-        query = "&".join(f"{chance.choice(names)}={chance.choice(values)}" for _ in range(chance.randrange(5)))
-        headers = {"Content-Type": chance.choice(kinds)} if chance.random() < 0.5 else {}
-        if chance.random() < 0.2:
+        path = rng.choice(paths) + rng.choice(["", "", rng.choice(values), "%2e%2e%2f", "//"])
+        query = "&".join(f"{rng.choice(names)}={rng.choice(values)}" for _ in range(rng.randrange(5)))
+        headers = {"Content-Type": rng.choice(kinds)} if rng.random() < 0.5 else {}
+        if rng.random() < 0.2:
             headers[
-                chance.choice(["Range", "If-None-Match", "Accept-Encoding", "Content-Encoding", "Cookie", "If-Modified-Since"])
-            ] = chance.choice(values)
-        if chance.random() < 0.1:
-            headers["Range"] = chance.choice(["bytes=5-1", "bytes=0-,0-,0-", "bytes=-", "bytes=99999999-", "lines=1"])
-        method = chance.choice(["GET", "GET", "GET", "POST", "POST", "HEAD", "PUT", "OPTIONS", "BREW"])
+                rng.choice(["Range", "If-None-Match", "Accept-Encoding", "Content-Encoding", "Cookie", "If-Modified-Since"])
+            ] = rng.choice(values)
+        if rng.random() < 0.1:
+            headers["Range"] = rng.choice(["bytes=5-1", "bytes=0-,0-,0-", "bytes=-", "bytes=99999999-", "lines=1"])
+        method = rng.choice(["GET", "GET", "GET", "POST", "POST", "HEAD", "PUT", "OPTIONS", "BREW"])
         target = "".join(letter if ord(letter) < 128 else f"%{ord(letter) & 255:02x}" for letter in f"{path}?{query}")
-        status, _, _ = served.ask(target, method, chance.choice(bodies), headers)
+        status, _, _ = served.ask(target, method, rng.choice(bodies), headers)
         seen[status] = seen.get(status, 0) + 1
     assert max(seen) < 500 and seen.get(400, 0) > 30, seen
     for _ in range(150):
         with socket.create_connection(("127.0.0.1", served.port), timeout=10) as line:
-            start = chance.choice(
+            start = rng.choice(
                 [
                     b"",
                     b"GET / HTTP/1.1\r\n",
@@ -109,7 +109,7 @@ def test_six_hundred_malformed_requests_get_no_5xx_and_the_server_lives(served, 
                     b"\x16\x03\x01",
                 ]
             )
-            line.sendall(start + chance.randbytes(chance.randrange(60)) + chance.choice([b"", b"\r\n\r\n"]))
+            line.sendall(start + rng.randbytes(rng.randrange(60)) + rng.choice([b"", b"\r\n\r\n"]))
             line.shutdown(socket.SHUT_WR)
             answer = line.recv(64)
             assert not answer.startswith(b"HTTP/1.1 5"), (start, answer)

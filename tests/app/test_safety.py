@@ -82,7 +82,7 @@ def bomb(width=60_000, height=60_000):
         (lambda png: bytes(16 * 2**20 + 1), "image/png", 413),
     ],
 )  # fmt: skip
-def test_only_pictures_of_a_decent_size_are_taken(served, png, make, kind, status):
+def test_only_images_of_a_decent_size_are_taken(served, png, make, kind, status):
     found, _, body = served.upload(make(png()), kind)
     assert found == status and json.loads(body)["error"]
     assert served.get("/api/state")

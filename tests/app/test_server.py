@@ -12,11 +12,11 @@ from softbias.app.server import bind
 from softbias.cli import main
 
 
-def test_the_state_lists_models_checkpoints_and_pictures(served, run):
+def test_the_state_lists_models_checkpoints_and_images(served, run):
     state = served.get("/api/state")
     first, second, third = state["models"]
     assert first["name"] == run.name and first["weights"] == "trained" and first["report"] and first["run"]
-    assert [place["epoch"] for place in first["checkpoints"]] == [0, 1, 2, 3]
+    assert [one["epoch"] for one in first["checkpoints"]] == [0, 1, 2, 3]
     assert second["weights"] == "untrained" == third["weights"] and not second["checkpoints"]
     assert state["data"]["pictures"] > 3
     assert str(run.parent) not in json.dumps(state)  # no path of this machine
@@ -32,7 +32,7 @@ def test_a_look_is_what_explain_says(served, run, app_state):
     assert look["truth"] in ("blue", "green", "red")
 
 
-def test_rows_are_the_maps_of_the_patch_layer_by_layer_and_then_the_places(served, run, app_state):
+def test_maps_are_those_of_the_patch_layer_by_layer_and_then_the_biases(served, run, app_state):
     seen = softbias.explain(run, app_state.picture("d0"), query=(2, 3))
     _, headers, body = served.ask("/api/maps?model=0&picture=d0&query=19")
     found = np.frombuffer(body, np.float32).reshape(-1, 8, 8)
@@ -69,7 +69,7 @@ def test_a_model_without_maps_is_served_too(served):
     assert served.ask("/api/maps?model=2&picture=d0&query=0")[0] == 404
 
 
-def test_a_picture_of_ones_own_is_kept_and_shown_as_the_model_sees_it(served, png):
+def test_an_image_of_ones_own_is_kept_and_appears_as_the_model_sees_it(served, png):
     status, _, body = served.upload(png(50))
     assert status == 201
     name = json.loads(body)["id"]

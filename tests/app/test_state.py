@@ -38,7 +38,7 @@ def test_a_damaged_checkpoint_is_a_sentence_for_the_page_and_not_an_error_of_the
     assert training.status_code == 200 and [row["epoch"] for row in training.json()["gates"]] == [2, 3]
 
 
-def test_of_several_models_one_that_cannot_be_opened_leaves_a_note(run, tmp_path):
+def test_of_several_models_a_broken_one_leaves_a_note(run, tmp_path):
     shutil.copytree(run / "model", tmp_path / "broken")
     (tmp_path / "broken" / "model.safetensors").unlink()
     state = AppState([tmp_path / "broken", "ibit_nano"])

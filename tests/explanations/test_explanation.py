@@ -45,9 +45,9 @@ def models(tmp_path_factory):
 
 def test_an_explanation_holds_what_the_model_and_inspect_say(models):
     seen = softbias.explain(models / "convit_nano", picture())
-    opened = open_classifier(models / "convit_nano")
-    images = opened.tensor(opened.read(picture()))
-    found = inspect(opened.model, images)
+    classifier = open_classifier(models / "convit_nano")
+    images = classifier.tensor(classifier.read(picture()))
+    found = inspect(classifier.model, images)
     assert seen.probabilities == pytest.approx(found.logits.softmax(-1)[0].detach().numpy(), abs=1e-6)
     assert seen.label == NAMES[int(found.logits.argmax())] and seen.target == int(found.logits.argmax())
     assert seen.picture.shape == (32, 32, 3) and seen.class_names == NAMES and seen.weights == "trained"
@@ -117,7 +117,7 @@ def test_a_hugging_face_folder_is_explained(tmp_path):
     )
 
 
-def test_pictures_come_as_files_arrays_or_images(models, tmp_path):
+def test_images_come_as_files_arrays_or_pillow_images(models, tmp_path):
     picture().save(tmp_path / "x.png")
     found = [
         softbias.explain(models / "convit_nano", given).probabilities
@@ -207,9 +207,9 @@ def test_the_command_prints_json_for_machines(models, tmp_path, capsys, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [(["--query", "2"], "--query takes ROW,COLUMN"), (["--query", "9,9"], "row 0 to 7")]
+    ("words", "text"), [(["--query", "2"], "--query takes ROW,COLUMN"), (["--query", "9,9"], "row 0 to 7")]
 )
-def test_mistakes_on_the_command_line_are_one_line(models, tmp_path, capsys, words, said):
+def test_mistakes_on_the_command_line_are_one_line(models, tmp_path, capsys, words, text):
     picture().save(tmp_path / "x.png")
     assert main(["explain", str(models / "convit_nano"), str(tmp_path / "x.png"), "--out", str(tmp_path), *words]) == 2
-    assert said in capsys.readouterr().err
+    assert text in capsys.readouterr().err

@@ -31,10 +31,10 @@ def test_spaces_are_kept_in_code_and_scripts_alone():
     assert "95\xa0% and n\xa0=\xa03" in made and "1\xa0±\xa02" in made
 
 
-@pytest.mark.parametrize(("side", "shown", "stored"), [(8, 144, 8), (32, 128, 32), (96, 144, 96), (500, 144, 192)])
-def test_small_pictures_are_enlarged_by_a_whole_number_and_large_ones_stored_small(side, shown, stored):
+@pytest.mark.parametrize(("side", "side_on_page", "stored"), [(8, 144, 8), (32, 128, 32), (96, 144, 96), (500, 144, 192)])
+def test_small_images_are_enlarged_by_a_whole_number_and_large_ones_stored_small(side, side_on_page, stored):
     made = picture(np.zeros((side, side // 2, 3), np.uint8))
-    assert (made["width"], made["height"]) == (shown // 2, shown) and made["pixelated"] == (side <= 72)
+    assert (made["width"], made["height"]) == (side_on_page // 2, side_on_page) and made["pixelated"] == (side <= 72)
     assert Image.open(io.BytesIO(base64.b64decode(made["uri"].split(",")[1]))).size == (stored // 2, stored)
 
 

@@ -121,9 +121,9 @@ class Picture(TypedDict):
     pixelated: bool
 
 
-def picture(pixels: NDArray[np.uint8], side: int = SIDE, stored: int = STORED) -> Picture:
+def picture(array: NDArray[np.uint8], side: int = SIDE, stored: int = STORED) -> Picture:
     """A picture of about `side` CSS pixels. Small ones are enlarged by a whole number, large ones are stored small."""
-    image = Image.fromarray(np.ascontiguousarray(pixels))
+    image = Image.fromarray(np.ascontiguousarray(array))
     largest = max(image.size)
     scale = side // largest if largest <= side // 2 else side / largest
     width, height = (max(1, round(edge * scale)) for edge in image.size)
@@ -132,8 +132,8 @@ def picture(pixels: NDArray[np.uint8], side: int = SIDE, stored: int = STORED) -
     return {"uri": image_uri(np.asarray(image)), "width": width, "height": height, "pixelated": largest <= side // 2}
 
 
-def image_uri(pixels: NDArray[np.uint8]) -> str:
+def image_uri(array: NDArray[np.uint8]) -> str:
     """Pixels as a PNG inside a page."""
     stream = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(stream, "PNG", optimize=True)
+    Image.fromarray(np.ascontiguousarray(array)).save(stream, "PNG", optimize=True)
     return data_uri(stream.getvalue())

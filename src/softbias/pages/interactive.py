@@ -53,10 +53,10 @@ def svg(chart: Chart, width: int = SMALL, name: str = "only") -> Markup:
     frame = lay_out(chart, width)
     parts = [*grid(chart, frame), *plot(chart, frame), *([] if frame.slim else labels(chart, frame))]
     whole = f"0 0 {frame.whole[0]} {frame.whole[1]}"
-    opened = Markup('<svg class="plot {}" viewBox="{}" role="img" tabindex="0" aria-label="{}">').format(
+    start = Markup('<svg class="plot {}" viewBox="{}" role="img" tabindex="0" aria-label="{}">').format(
         name, whole, chart.alt or chart.title
     )
-    return opened + Markup("").join(parts) + Markup("</svg>")
+    return start + Markup("").join(parts) + Markup("</svg>")
 
 
 def lay_out(chart: Chart, width: int) -> Frame:
@@ -76,10 +76,10 @@ def lay_out(chart: Chart, width: int) -> Frame:
 
 
 def text(x: float, y: float, content: str, anchor: str = "start", kind: str = "") -> Markup:
-    opened = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}"{}>').format(
+    start = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}"{}>').format(
         x, y, anchor, Markup(' class="{}"').format(kind) if kind else ""
     )
-    return opened + escape(content) + Markup("</text>")
+    return start + escape(content) + Markup("</text>")
 
 
 def grid(chart: Chart, frame: Frame) -> Iterable[Markup]:

@@ -85,7 +85,7 @@ def imbalance(ratio: float, largest: tuple[str, int], smallest: tuple[str, int])
     return f"imbalance 1:{ratio:.1f}: {largest[1]} of {largest[0]!r}, but {smallest[1]} of {smallest[0]!r}"
 
 
-def few_pictures(classes: Mapping[str, int], total: int, least: int) -> str:
+def few_images(classes: Mapping[str, int], total: int, least: int) -> str:
     named = some([f"{name} ({count})" for name, count in classes.items()])
     return f"{len(classes)} of {total} classes have fewer than {least} pictures to learn from: {named}"
 
@@ -152,7 +152,7 @@ CHECKING: dict[str, Callable[..., str]] = {  # data/check
     "pictures-without-split": lambda count: f"{counted_images(count)} without a split, while others have one",
     "groups-cut": lambda count, total: f"{count} of {total} groups are in more than one split",
     "imbalance": imbalance,
-    "few-pictures": few_pictures,
+    "few-pictures": few_images,
     "leakage": leakage,
     "label-conflict": lambda count, copies: (
         f"{counted_images(count)} with {COPIES[copies]} in another class: one label is wrong, or a picture shows both"

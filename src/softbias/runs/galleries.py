@@ -24,7 +24,7 @@ from softbias.pages.html import picture
 from softbias.runs.predictions import Predictions
 from softbias.training.evaluate import Labels, Probabilities
 
-SHOWN = 24  # pictures per gallery
+PER_GALLERY = 24  # pictures per gallery
 UNLIKELY, SURE = 0.02, 0.9  # a label is worth checking if it gets less than the first and another class more than the second
 
 
@@ -64,7 +64,7 @@ def galleries(predictions: Predictions, names: Sequence[str], data: Dataset | No
     labels, probabilities = predictions.labels, predictions.probabilities
     mistakes, doubtful = most_confident_mistakes(labels, probabilities), labels_worth_checking(labels, probabilities)
     uncertain = least_certain(probabilities)
-    both = len(set(mistakes[:SHOWN]) & set(doubtful[:SHOWN]))
+    both = len(set(mistakes[:PER_GALLERY]) & set(doubtful[:PER_GALLERY]))
     again = f" {both} of the pictures below are also among the mistakes above." if both else ""
     doubt = f"whose labeled class gets less than {100 * UNLIKELY:g} % while another gets more than {100 * SURE:g} %"
     found = {
@@ -85,7 +85,7 @@ def galleries(predictions: Predictions, names: Sequence[str], data: Dataset | No
             "There are no test pictures.",
         ),
     }
-    missing = why_no_pictures(predictions, data)
+    missing = reason_without_images(predictions, data)
     files = None if predictions.files is None else tuple(below_common(predictions.files))
     predictions = replace(predictions, files=files)
     return [
@@ -95,14 +95,14 @@ def galleries(predictions: Predictions, names: Sequence[str], data: Dataset | No
             "missing": missing if len(order) else None,
             "cards": [
                 card(predictions, int(index), names, None if missing else data, runner_up=order is uncertain)
-                for index in order[:SHOWN]
+                for index in order[:PER_GALLERY]
             ],
         }
         for title, (order, text, empty) in found.items()
     ]
 
 
-def why_no_pictures(predictions: Predictions, data: Dataset | None) -> str | None:
+def reason_without_images(predictions: Predictions, data: Dataset | None) -> str | None:
     """The reason why the pictures cannot be shown; None if they can."""
     if data is None:
         return "The pictures themselves are not shown: the data set was not available when this page was written."

@@ -22,14 +22,14 @@ from softbias.data.splits import Split
 from softbias.files import replacing
 from softbias.models.inspect import inspect, unwrap
 from softbias.pages.static import new_figure, png_of, show_map
-from softbias.pages.theme import PALETTE
+from softbias.pages.theme import PALETTE, QUERY
 from softbias.regularizers import head_average
 from softbias.regularizers.attach import Regularized
 from softbias.training.batches import SplitImages
 from softbias.training.plan import TrainingPlan
 
 BEFORE, AFTER = "attention-before.npz", "attention-after.npz"
-SHOWN = 3  # pictures
+COUNT = 3  # pictures
 DARKEST = 1e-6  # the upper end of a scale, at least: learned masks can make a whole row negative
 
 
@@ -48,7 +48,7 @@ def record_maps(plan: TrainingPlan, data: Dataset, split: Split, path: Path) -> 
 
     The images are of the validation split, or of the training split where there is none; nobody looks at test images.
     """
-    chosen = (split.train if split.val is None else split.val)[:SHOWN]
+    chosen = (split.train if split.val is None else split.val)[:COUNT]
     device = plan.accelerator.device
     model = unwrap(plan.model)
     training = model.training
@@ -97,7 +97,7 @@ def draw_maps(folder: Path, name: str, layer: int, theme: str = "light") -> byte
 
     key = f"{layer}/{name}"
     with np.load(folder / BEFORE) as before, np.load(folder / AFTER) as after:
-        pictures = after["pictures"]
+        images = after["pictures"]
         height, width = after[f"{layer}/grid"]
         matrix = after[f"{key}/matrix"] if f"{key}/matrix" in after.files else None
         title = str(after[f"{key}/words"][0]) if matrix is not None else ""
@@ -105,28 +105,28 @@ def draw_maps(folder: Path, name: str, layer: int, theme: str = "light") -> byte
         values = [file[f"{key}/value"] for file in (before, after)]
     paper, ink = PALETTE[theme]["paper"], PALETTE[theme]["ink"]
     columns = 5 if matrix is None else 7
-    figure = new_figure(1.6 * columns, 1.75 * len(pictures) + 0.45, paper=paper)
-    axes = figure.subplots(len(pictures), columns, squeeze=False)
-    for row, picture in enumerate(pictures):
+    figure = new_figure(1.6 * columns, 1.75 * len(images) + 0.45, paper=paper)
+    axes = figure.subplots(len(images), columns, squeeze=False)
+    for row, picture in enumerate(images):
         query = busiest(picture, height, width)
         index = query[0] * width + query[1]
         top = max(DARKEST, *(float(np.quantile(each[row], 0.995)) for each in maps))
         look = max(DARKEST, *(float(each[row][index].max()) for each in maps))
         whole: dict[str, Any] = {"cmap": "magma", "norm": PowerNorm(0.5, 0, top)}
         one: dict[str, Any] = {"cmap": "magma", "norm": PowerNorm(0.5, 0, look)}
-        shown: list[tuple[str, Any, dict[str, Any]]] = [("query patch", picture, {})]
+        panels: list[tuple[str, Any, dict[str, Any]]] = [("query patch", picture, {})]
         for when, each in zip(("before", "after"), maps, strict=True):
-            shown.append((f"map {when}", each[row], whole))
+            panels.append((f"map {when}", each[row], whole))
         for when, each in zip(("before", "after"), maps, strict=True):
-            shown.append((f"where it looks, {when}", each[row][index].reshape(height, width), one))
+            panels.append((f"where it looks, {when}", each[row][index].reshape(height, width), one))
         if matrix is not None:
             most, signed = np.abs(matrix).max(), matrix.min() < 0
             scale = {"cmap": "coolwarm", "vmin": -most, "vmax": most} if signed else {"cmap": "magma", "vmin": 0, "vmax": 1}
             regions = (height, width) if matrix.shape[-1] == height * width else coarse(height, width, matrix.shape[-1])
             region = query[0] * regions[0] // height * regions[1] + query[1] * regions[1] // width
-            shown.insert(3, (f"{title} of the query", matrix[row][region].reshape(regions), scale))
-            shown.insert(1, (f"{title} matrix", matrix[row], scale))
-        for axis, (heading, array, style) in zip(axes[row], shown, strict=True):
+            panels.insert(3, (f"{title} of the query", matrix[row][region].reshape(regions), scale))
+            panels.insert(1, (f"{title} matrix", matrix[row], scale))
+        for axis, (heading, array, style) in zip(axes[row], panels, strict=True):
             show_map(axis, array, frame=ink, **style)
             if row == 0:
                 axis.set_title(heading, fontsize=9, color=ink)
@@ -134,7 +134,7 @@ def draw_maps(folder: Path, name: str, layer: int, theme: str = "light") -> byte
                 axis.set_xlabel(f"value {values[heading == 'map after'][row]:.3g}", fontsize=8, color=ink)
         side = (picture.shape[1] / width, picture.shape[0] / height)
         axes[row, 0].add_patch(
-            Rectangle((query[1] * side[0] - 0.5, query[0] * side[1] - 0.5), *side, fill=False, color="red", linewidth=1.5)
+            Rectangle((query[1] * side[0] - 0.5, query[0] * side[1] - 0.5), *side, fill=False, color=QUERY, linewidth=1.8)
         )
     return png_of(figure)
 

@@ -85,9 +85,9 @@ def notes_in_words(summary: Mapping[str, Any]) -> list[str]:
 def confusion_section(folder: Path, counts: list[list[int]], names: list[str]) -> dict[str, Any]:
     """The matrix as a picture in both themes, and the most frequent mistakes; the light picture is saved as confusion.png."""
     matrix = np.array(counts, np.int64)
-    pictures = {theme: confusion_png(matrix, names, theme) for theme in PALETTE}
-    write_bytes(folder / "confusion.png", pictures["light"])
-    return {**themed(pictures), "pairs": confusions(matrix, names)}
+    drawings = {theme: confusion_png(matrix, names, theme) for theme in PALETTE}
+    write_bytes(folder / "confusion.png", drawings["light"])
+    return {**themed(drawings), "pairs": confusions(matrix, names)}
 
 
 def maps_section(folder: Path) -> list[dict[str, Any]]:
@@ -99,11 +99,11 @@ def maps_section(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def themed(pictures: Mapping[str, bytes]) -> dict[str, Any]:
+def themed(drawings: Mapping[str, bytes]) -> dict[str, Any]:
     """A picture in both themes for the page, with its size in CSS pixels."""
-    with Image.open(io.BytesIO(pictures["light"])) as image:
+    with Image.open(io.BytesIO(drawings["light"])) as image:
         width, height = (round(side * 96 / DPI) for side in image.size)
-    return {"width": width, "height": height, **{theme: data_uri(png) for theme, png in pictures.items()}}
+    return {"width": width, "height": height, **{theme: data_uri(png) for theme, png in drawings.items()}}
 
 
 def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -69,8 +69,8 @@ def print_summary(summary: Mapping[str, Any], path: Path, console: Console | Non
         if (path / file).exists():
             line(console, Text.assemble("  ", label.ljust(11), f"{path / file}{'/' if (path / file).is_dir() else ''}"))
     if not summary["pretext"]:
-        shown = shlex.quote(str(path))
-        line(console, Text.assemble("  ", "next".ljust(11), f"softbias predict {shown} PICTURES, softbias app {shown}"))
+        run = shlex.quote(str(path))
+        line(console, Text.assemble("  ", "next".ljust(11), f"softbias predict {run} PICTURES, softbias app {run}"))
 
 
 def print_evaluation(found: Evaluation) -> None:
@@ -138,14 +138,14 @@ def print_classes(classes: Sequence[Mapping[str, Any]], console: Console) -> Non
     from rich.table import Table
     from rich.text import Text
 
-    shown = worst_first(classes)[:MOST_ROWS]
-    rest = f", {len(shown)} of {len(classes)}" if len(shown) < len(classes) else ""
+    worst = worst_first(classes)[:MOST_ROWS]
+    rest = f", {len(worst)} of {len(classes)}" if len(worst) < len(classes) else ""
     line(console, Text(f"Classes, lowest F1 first{rest}"))
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 2, 0, 0))
     table.add_column("class", overflow="fold")
     for heading in ("n", "recall", "precision", "F1"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in shown:
+    for row in worst:
         shares = (percent(row[share]) for share in ("recall", "precision", "f1"))
         table.add_row(Text(row["name"]), f"{row['n']:,}", *shares)
     console.print(table)

@@ -28,7 +28,7 @@ def study(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def quick_pictures(monkeypatch):
+def quick_charts(monkeypatch):
     """Drawing is the slow part of a report; where the test is about words, one white picture stands for all."""
     white = io.BytesIO()
     Image.new("RGB", (2, 2), "white").save(white, "PNG")

@@ -27,7 +27,7 @@ ENVIRONMENT = {
 TESTED = np.arange(5000, 5200)  # pictures of the embedded set, of class k mod 10
 
 
-def make_run(folder, model, fraction, seed, *, data="fashion", n=200, names=CLASSES, val=True, pixels=0.5):
+def make_run(folder, model, fraction, seed, *, data="fashion", n=200, names=CLASSES, val=True, baseline=0.5):
     """A run directory as `fit` would leave it, with predictions as good as the model's skill."""
     generator = np.random.default_rng([len(model), round(100 * fraction), seed])
     index = TESTED[:n]
@@ -47,7 +47,7 @@ def make_run(folder, model, fraction, seed, *, data="fashion", n=200, names=CLAS
         "pictures": {"train": round(5000 * fraction), "val": 0}, "img_size": [32, 32], "seconds": 12.5,
         "images_per_second": 900.0 + len(model), "peak_memory": 2**29 + len(model) * 2**20, "notes": [],
         "test": score(probabilities, labels, names),
-        "baseline": {"name": "pixels", "accuracy": pixels, "accuracy_interval": [pixels - 0.05, pixels + 0.05]},
+        "baseline": {"name": "pixels", "accuracy": baseline, "accuracy_interval": [baseline - 0.05, baseline + 0.05]},
     }  # fmt: skip
     (run / "summary.json").write_text(json.dumps(summary))
     rows = [{"event": "epoch", "epoch": e, "step": 25 * e, "loss": 2 / e, "accuracy": 0.2 * e} for e in (1, 2, 3, 4)]

@@ -10,7 +10,7 @@ from softbias.study.report import write_report
 from .handmade import groups_of, make_run, make_study, text_of
 
 
-def opened(browser, page, width, **options):
+def open_page(browser, page, width, **options):
     """The page in a browser without network, and what it complained about and asked for."""
     context = browser.new_context(viewport={"width": width, "height": 800}, offline=True, **options)
     view, complaints, requests = context.new_page(), [], []
@@ -41,7 +41,7 @@ BROKEN = """th => {  // pieces of names that stand on two lines although nothing
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")])
 def test_a_browser_shows_every_chart_offline_without_complaint_or_overflow(browser, study, width, scheme):
     page = study / "report.html"
-    view, complaints, requests = opened(browser, page, width, color_scheme=scheme)
+    view, complaints, requests = open_page(browser, page, width, color_scheme=scheme)
     assert complaints == [] and requests == [page.as_uri()]
     assert view.evaluate("document.documentElement.scrollWidth") <= width
     assert len(view.evaluate(SERIES)) == 15 and all(view.evaluate(SERIES))
@@ -54,7 +54,7 @@ def test_a_browser_shows_every_chart_offline_without_complaint_or_overflow(brows
 
 
 def test_a_reader_hides_an_arm_everywhere_and_changes_the_theme(browser, study):
-    view, complaints, _ = opened(browser, study / "report.html", 1280, color_scheme="light")
+    view, complaints, _ = open_page(browser, study / "report.html", 1280, color_scheme="light")
     before = view.evaluate(SERIES)
     view.locator("#legend .t0").click()
     assert all(now < then for now, then in zip(view.evaluate(SERIES), before, strict=True))
@@ -67,7 +67,7 @@ def test_a_reader_hides_an_arm_everywhere_and_changes_the_theme(browser, study):
 
 
 def test_values_appear_under_the_pointer_and_by_the_arrow_keys(browser, study):
-    view, complaints, _ = opened(browser, study / "report.html", 1280)
+    view, complaints, _ = open_page(browser, study / "report.html", 1280)
     mark = view.locator("#accuracy .plot.broad .k-line .mark").first
     mark.scroll_into_view_if_needed()
     box = mark.bounding_box()
@@ -88,7 +88,7 @@ def test_values_appear_under_the_pointer_and_by_the_arrow_keys(browser, study):
 
 
 def test_a_chart_is_enlarged_and_saved(browser, study):
-    view, complaints, _ = opened(browser, study / "report.html", 1280)
+    view, complaints, _ = open_page(browser, study / "report.html", 1280)
     figure = view.locator("figure[data-chart='learning-fashion-10-loss']")
     with view.expect_download() as download:
         figure.get_by_role("button", name="PNG").click()
@@ -103,13 +103,13 @@ def test_a_chart_is_enlarged_and_saved(browser, study):
     view.context.close()
 
 
-def test_many_arms_with_long_names_on_two_sets_fit_a_phone(browser, tmp_path, quick_pictures):
+def test_many_arms_with_long_names_on_two_sets_fit_a_phone(browser, tmp_path, quick_charts):
     for number in range(10):
         model = f"deit_nano_with_a_very_long_name_{number}_and_more_of_it"
         for data in ("fashion", "a/folder/of/pictures/somewhere/deep"):
             make_run(tmp_path, model, 1.0, 0, data=data)
     page = write_report(sorted(tmp_path.glob("deit*")), tmp_path / "out")
-    view, complaints, _ = opened(browser, page, 375)
+    view, complaints, _ = open_page(browser, page, 375)
     assert complaints == [] and view.evaluate("document.documentElement.scrollWidth") <= 375
     assert len(view.evaluate(SERIES)) == 2 * (1 + 1 + 2 + 4 + 1) and all(view.evaluate(SERIES))
     assert text_of(page).count("One seed per model") == 1
@@ -123,14 +123,14 @@ def test_many_arms_with_long_names_on_two_sets_fit_a_phone(browser, tmp_path, qu
     view.context.close()
 
 
-def test_fourteen_arms_are_told_apart_in_charts_legend_and_tables(browser, tmp_path, quick_pictures):
+def test_fourteen_arms_differ_in_charts_legend_and_tables(browser, tmp_path, quick_charts):
     page = write_report(make_study(tmp_path, [f"arm_{number:02}" for number in range(14)], (1.0,), seeds=1))
     drawn = page.read_text().split('data-chart="cost-fashion-macs"')[1].split("</figure>")[0]
     marks = re.findall(r'<g class="k-upright (c\d) [^>]*><path class="mark" [^>]*d="([^"]+)"', drawn)
     assert len(marks) == len(set(marks)) == 14
     curves = groups_of(page, "learning-fashion-100-loss", "curve")
     assert len({(names[1], names[-1]) for names, _ in curves}) == 14  # color and dash
-    view, complaints, _ = opened(browser, page, 1280)
+    view, complaints, _ = open_page(browser, page, 1280)
     legend = view.evaluate("[...document.querySelectorAll('#legend .key-mark')].map(m => m.outerHTML)")
     table = view.evaluate("[...document.querySelectorAll('#accuracy table .key-mark')].map(m => m.outerHTML)")
     assert len(set(legend)) == 14 and legend == table and complaints == []
@@ -140,14 +140,14 @@ def test_fourteen_arms_are_told_apart_in_charts_legend_and_tables(browser, tmp_p
     below = "document.querySelector('#cost h2').getBoundingClientRect().top"
     assert view.evaluate(f"{below} >= document.getElementById('legend').getBoundingClientRect().bottom")
     view.context.close()
-    view, _, _ = opened(browser, page, 375)
+    view, _, _ = open_page(browser, page, 375)
     assert view.evaluate("document.documentElement.scrollWidth") <= 375
     assert view.evaluate("document.getElementById('legend').getBoundingClientRect().height") < 200
     view.context.close()
 
 
 def test_without_a_script_charts_and_legend_work(browser, study):
-    view, complaints, _ = opened(browser, study / "report.html", 375, java_script_enabled=False)
+    view, complaints, _ = open_page(browser, study / "report.html", 375, java_script_enabled=False)
     assert view.locator(".plot.slim").first.is_visible() and not view.locator(".plot.broad").first.is_visible()
     view.locator("#legend .t0").click()
     assert not view.locator("#accuracy .plot.slim .s0").first.is_visible() and complaints == []

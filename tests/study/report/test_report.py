@@ -72,15 +72,15 @@ def test_the_command_of_the_page_continues_the_study_in_its_own_folder(study, mo
     assert main(command[1:]) == 0 and asked[0].resolve() == study.resolve()
 
 
-def test_models_below_a_logistic_regression_on_pixels_are_not_praised_in_silence(tmp_path, quick_pictures):
-    text = text_of(write_report(make_study(tmp_path, ("deit_nano", "ibit_nano"), (0.1, 1.0), seeds=1, pixels=0.75)))
+def test_models_below_the_baseline_are_not_praised_in_silence(tmp_path, quick_charts):
+    text = text_of(write_report(make_study(tmp_path, ("deit_nano", "ibit_nano"), (0.1, 1.0), seeds=1, baseline=0.75)))
     best = {  # ibit_nano
         row["train_fraction"]: row["test"]["accuracy"]
         for row in (json.loads(file.read_text()) for file in tmp_path.glob("runs/ibit*/summary.json"))
     }
     assert best[0.1] < 0.75 < best[1.0]
-    told = f"below a logistic regression on raw pixels, with 10 % of the data {100 * best[0.1]:.1f} against 75.0 %: these"
-    assert told in text  # and nothing about all the data, where one model is above it
+    sentence = f"below a logistic regression on raw pixels, with 10 % of the data {100 * best[0.1]:.1f} against 75.0 %: these"
+    assert sentence in text  # and nothing about all the data, where one model is above it
 
 
 def test_published_numbers_are_marked_and_strangers_are_named(study):
@@ -91,7 +91,7 @@ def test_published_numbers_are_marked_and_strangers_are_named(study):
     assert "accuracy 61.25 " in text and "accuracy 70.00 –" in text  # all the digits
 
 
-def test_numbers_of_a_set_that_is_not_here_stand_beside_ours_with_a_warning(tmp_path, quick_pictures):
+def test_numbers_of_a_set_that_is_not_here_stand_beside_ours_with_a_warning(tmp_path, quick_charts):
     published = {
         "data": "imagenet",
         "arm": "deit_nano",
@@ -107,13 +107,13 @@ def test_numbers_of_a_set_that_is_not_here_stand_beside_ours_with_a_warning(tmp_
 
 
 @pytest.mark.parametrize("name", ["@@PLOTLY@@ @@NUMBERS@@", "</script><b>", "{{ title }} {% raw %}", "\\u003c $x$ &amp;"])
-def test_a_title_may_hold_anything(tmp_path, quick_pictures, name):
+def test_a_title_may_hold_anything(tmp_path, quick_charts, name):
     page = write_report(make_study(tmp_path, ("deit_nano",), (1.0,), seeds=1, study={"title": name}))
     assert f"<h1>{escape(name, quote=False)}</h1>" in html_of(page).replace("\xa0", " ")
     assert page.read_text().count("</script>") == 1
 
 
-def test_a_chart_is_a_function_and_a_line_in_the_registry(tmp_path, quick_pictures, monkeypatch):
+def test_a_chart_is_a_function_and_a_line_in_the_registry(tmp_path, quick_charts, monkeypatch):
     def blocks(results, data):
         table = pd.DataFrame({"x": [1.0], "y": [2.0]})
         return [
@@ -126,7 +126,7 @@ def test_a_chart_is_a_function_and_a_line_in_the_registry(tmp_path, quick_pictur
     assert (tmp_path / "figures" / "mine-fashion.csv").is_file() and (tmp_path / "figures" / "mine-fashion.png").is_file()
 
 
-def test_the_pictures_on_which_models_disagree_are_shown(study):
+def test_the_page_has_the_images_on_which_models_disagree(study):
     html = html_of(study / "report.html").split('id="examples"')[1].split("</section>")[0]
     assert "Only ibit_nano is right" in html and html.count('<figure class="card">') == html.count("<img") > 6
 
@@ -137,30 +137,30 @@ def test_nothing_is_asked_from_outside_and_names_are_escaped(study):
     assert not re.search(r"https?://|url\(|@import|<iframe|<object", html)
     addresses = re.findall(r'(?:src|href|srcset)="([^"]*)"', html)
     assert len(addresses) > 30 and all(address.startswith(("data:", "#")) for address in addresses)
-    pictures = sum(len(uri) for uri in addresses if uri.startswith("data:image"))
-    assert (study / "report.html").stat().st_size - pictures < 1_000_000
+    images = sum(len(uri) for uri in addresses if uri.startswith("data:image"))
+    assert (study / "report.html").stat().st_size - images < 1_000_000
 
 
-def test_with_one_seed_the_report_claims_nothing(tmp_path, quick_pictures):
+def test_with_one_seed_the_report_claims_nothing(tmp_path, quick_charts):
     text = text_of(write_report(make_study(tmp_path, seeds=1, fractions=(0.1, 1.0), val=False)))
     assert "One seed per model: nothing is claimed" in text and "beats" not in text and "ahead of" not in text
     assert "No curve is fitted" in text and "Training accuracy · 10 %" in text and "Validation accuracy" not in text
 
 
-def test_with_two_seeds_the_report_claims_nothing_and_says_why(tmp_path, quick_pictures):
+def test_with_two_seeds_the_report_claims_nothing_and_says_why(tmp_path, quick_charts):
     text = text_of(write_report(make_study(tmp_path, ("deit_nano", "ibit_nano"), (1.0,), seeds=2)))
     assert "2 seeds are too few to show one" in text and "± 12.7 standard errors" in text and "beats" not in text
     assert "Accuracy with all data" in text
 
 
-def test_without_the_data_the_cards_name_the_pictures_and_the_reason(tmp_path, quick_pictures):
+def test_without_the_data_the_cards_name_the_images_and_the_reason(tmp_path, quick_charts):
     page = write_report(make_study(tmp_path, ("deit_nano", "ibit_nano"), (1.0,), seeds=1, data="gone/pictures"))
     text = text_of(page)
     assert re.search(r"The pictures are not shown, because the data set could not be read: .*gone/pictures", text)
     assert "picture 50" in text and "Only ibit_nano is right" in text
 
 
-def test_loose_runs_make_a_report_elsewhere_and_missing_ones_are_counted(tmp_path, quick_pictures):
+def test_loose_runs_make_a_report_elsewhere_and_missing_ones_are_counted(tmp_path, quick_charts):
     runs = [make_run(tmp_path, model, 0.1, seed) for model, seed in (("deit_nano", 0), ("deit_nano", 1), ("ibit_nano", 0))]
     assert main(["report", *map(str, runs), "--out", str(tmp_path / "new")]) == 0
     text = text_of(tmp_path / "new" / "report.html")
@@ -188,7 +188,7 @@ def test_an_arm_that_is_wrong_is_quoted_with_a_wrong_answer():
     assert answers_of(table, labels).tolist() == [2, 0, 0]  # two of three are right; a tie of wrong ones; the same
 
 
-def test_data_to_match_is_told_as_a_bound_where_it_was_not_reached_and_drawn_edges_with_two_digits():
+def test_data_to_match_is_a_bound_where_it_was_not_reached_and_has_edges_of_two_digits():
     row = {"data": "d", "arm": "a", "other": "b", "n": 3, "target": 0.7, "low": 0.4693, "smallest": 0.05, "largest": 1.0}
     rows = [
         row | {"train_fraction": 0.05, "needed": np.inf, "high": np.inf},

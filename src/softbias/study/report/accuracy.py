@@ -16,7 +16,7 @@ from softbias.pages.tables import Cell, Table, line
 from softbias.study.headline import each
 from softbias.study.report.results import ReportBlock, Results, slug
 
-PIXELS = "logistic regression on raw pixels"
+BASELINE = "logistic regression on raw pixels"
 KEPT = [
     "data", "arm", "train_fraction", "n_train", "n", "accuracy", "sd", "seeds_low", "seeds_high", "images_low", "images_high",
     "n_test", "top5", "balanced_accuracy", "macro_f1", "baseline_accuracy",
@@ -102,7 +102,7 @@ def baseline_series(xs: Any, ys: Any, label: str = "") -> list[Series]:
     if not len(xs):
         return []
     values = ys if label else xs
-    return [Series("reference", PIXELS, xs, ys, hover=[f"{PIXELS}\n{value:.1f} %" for value in values], label=label)]
+    return [Series("reference", BASELINE, xs, ys, hover=[f"{BASELINE}\n{value:.1f} %" for value in values], label=label)]
 
 
 def range_of(series: list[Series], rows: pd.DataFrame, axis: str) -> tuple[float, float]:

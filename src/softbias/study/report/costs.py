@@ -113,11 +113,11 @@ def class_chart(results: Results, data: str, fraction: float) -> Chart | None:
         recall=("recall", "mean"), f1=("f1", "mean"), n=("n", "first"), seeds=("seed", "size")
     )
     recalls = means["recall"].unstack("arm")  # class × arm
-    apart = (recalls.max(axis=1) - recalls.min(axis=1)).sort_values(ascending=False, kind="stable")
-    chosen = list(apart.index[:CLASSES])
+    spreads = (recalls.max(axis=1) - recalls.min(axis=1)).sort_values(ascending=False, kind="stable")
+    chosen = list(spreads.index[:CLASSES])
     height = {name: float(len(chosen) - 1 - index) for index, name in enumerate(chosen)}
     table = means.reset_index().assign(data=data, train_fraction=fraction)
-    table["spread"] = table["name"].map(apart)
+    table["spread"] = table["name"].map(spreads)
     table = table.sort_values(["spread", "name"], ascending=[False, True], kind="stable")
     ends = [[100 * float(edge) for edge in (recalls.loc[name].min(), recalls.loc[name].max())] for name in chosen]
     series = [Series("thin", "", pair, [height[name]] * 2) for name, pair in zip(chosen, ends, strict=True)]

@@ -25,7 +25,7 @@ from softbias.runs.run import Run
 from softbias.study.headline import each
 from softbias.study.report.gathering import Material, classes_of, tested_of
 
-SHOWN = 6  # pictures per arm
+PER_GALLERY = 6  # pictures per arm
 GALLERIES = 6
 
 
@@ -105,7 +105,11 @@ def example_section(material: Material, data: str, fraction: float) -> dict[str,
     counts, groups = disagreements(found)
     reader = PictureReader(found)
     galleries = [
-        {"title": title, "total": len(order), "cards": [card(material, found, reader, int(index)) for index in order[:SHOWN]]}
+        {
+            "title": title,
+            "total": len(order),
+            "cards": [card(material, found, reader, int(index)) for index in order[:PER_GALLERY]],
+        }
         for title, order in groups[: 2 * GALLERIES]
         if len(order)
     ]

@@ -48,7 +48,7 @@ def notices(material: Material) -> list[str]:
             f"The published numbers are of {listed(foreign)}, ours of {listed(without)}: they stand side by side, but "
             "cannot be compared."
         )
-    found += below_pixels(material)
+    found += below_baseline(material)
     missing = incomplete(material)
     if missing:
         found.append(missing)
@@ -59,16 +59,16 @@ def notices(material: Material) -> list[str]:
     return found
 
 
-def below_pixels(material: Material) -> list[str]:
+def below_baseline(material: Material) -> list[str]:
     """A sentence for every set on which no model is as good as a logistic regression on pixels."""
     found = []
     for data in material.sets:
         below = []
         for fraction in material.fractions(data):
             cell = material.runs[(material.runs["data"] == data) & (material.runs["train_fraction"] == fraction)]
-            pixels = pd.to_numeric(cell["baseline_accuracy"]).mean()  # nan without a baseline, which compares as false
+            baseline = pd.to_numeric(cell["baseline_accuracy"]).mean()  # nan without a baseline, which compares as false
             best = cell.groupby("arm")["accuracy"].mean().max()
-            below += [f"{amount(fraction)} {100 * best:.1f} against {100 * pixels:.1f} %"] if best < pixels else []
+            below += [f"{amount(fraction)} {100 * best:.1f} against {100 * baseline:.1f} %"] if best < baseline else []
         if below:
             below = below if len(below) < 4 else [below[0], f"so on to {below[-1]}"]
             found.append(
@@ -97,11 +97,11 @@ def facts(material: Material) -> list[tuple[str, str]]:
     seconds = float(pd.to_numeric(frame["seconds"]).sum())
     rows = [("Runs", f"{len(material.runs)} compared" + (f", {len(before)} pre-trainings" if len(before) else ""))]
     rows += [("Training", f"{duration(seconds)} of training in all, {duration(seconds / len(frame))} a run")]
-    pictures = [
+    sizes = [
         f"{data}: {int(runs['n_train'].max()):,} training and {int(runs['n_test'].max()):,} test pictures"
         for data, runs in material.runs.groupby("data", sort=False)
     ]
-    rows += [("Data", "; ".join(pictures))]
+    rows += [("Data", "; ".join(sizes))]
     if material.study:
         trials = f"{material.study.tune} trials for each arm on a validation part of the training data, never the test split"
         rows += [("Budget", BUDGETS[material.study.budget])]
@@ -140,8 +140,8 @@ def distinct(values: Iterable[Any]) -> str:
 def commands(material: Material) -> list[str]:
     """The commands that make the same again."""
     if material.folder is None:
-        few = " ".join(typed(folder) for folder in material.given[:3])
-        return [f"softbias report {few}{' …' if len(material.given) > 3 else ''}"]
+        first = " ".join(typed(folder) for folder in material.given[:3])
+        return [f"softbias report {first}{' …' if len(material.given) > 3 else ''}"]
     folder = typed(material.folder)
     again = [f"softbias study {folder}"] if (material.folder / "study.yaml").is_file() else []
     return [*again, f"softbias report {folder}"]
@@ -181,14 +181,12 @@ def measured_after(folder: Path | None) -> list[dict[str, Any]]:
         return []
     made = []
     for row in from_plain(list[MeasurementRow], json.loads(path.read_text(encoding="utf-8")), str(path)):
-        pictures, tables = (
-            [folder / name for name in row[kind] if (folder / name).is_file()] for kind in ("figures", "tables")
-        )
+        figures, tables = ([folder / name for name in row[kind] if (folder / name).is_file()] for kind in ("figures", "tables"))
         made.append(
             {
                 "title": row["title"],
                 "about": row["about"],
-                "pictures": [whole_picture(file, row["title"]) for file in pictures],
+                "pictures": [whole_picture(file, row["title"]) for file in figures],
                 "tables": [
                     {"name": file.name, "uri": data_uri(file.read_bytes(), "text/csv")} for file in tables if file.is_file()
                 ],
