@@ -3,6 +3,7 @@
 import base64
 import json
 from dataclasses import replace
+from html import unescape
 
 import numpy as np
 import pandas
@@ -317,7 +318,7 @@ def test_every_study_runs_at_smoke_scale(name, tmp_path, monkeypatch, capsys):
     spec = study.spec("smoke")
     frame = pandas.read_csv(out / "figures" / "runs.csv")
     assert set(frame["arm"]) >= {arm.name for arm in spec.arms}
-    page = (out / "report.html").read_text(encoding="utf-8")
+    page = unescape((out / "report.html").read_text(encoding="utf-8"))
     assert study.title in page and "fashion" in page and "nano models stand in" in page
     assert "nothing to compare" not in page
     for row in study.published:
