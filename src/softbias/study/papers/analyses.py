@@ -204,6 +204,7 @@ def scenes(
         f"{count_per_run:,} scenes per run, {count(seeds, 'seed')} per arm. Whiskers: {spread}. Open diamonds: published, on "
     )
     about += f"CIFAR-10, of {'100' if name == 'combined' else '200'} scenes, entry not stated."
+    about += " Dashed line: random answers." if level is not None else ""
     behind = next((row["backgrounds"] for row in rows if row.get("backgrounds")), None)
     about += f" Backgrounds: {behind}." if behind else ""
     summary = pandas.DataFrame([{"entry": entry, **vars(one)} for entry, values in by_entry.items() for one in values])

@@ -6,6 +6,7 @@ Measurements are written to <study>/extra; extra.json lists them for the report.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,6 +127,10 @@ def draw_beside(
     panels: Mapping[str, Sequence[ArmValue]], path: Path, title: str, *, chance_level: float | None = None, log: bool = False
 ) -> Path:
     """A panel per title, a line per arm: our value as a dot with its interval, the published one as an open diamond."""
+    shown = [chance_level] + [
+        edge for ones in panels.values() for one in ones for edge in (one.value, one.low, one.high, one.published)
+    ]
+    x = Axis(title, log=log, range=with_margin([edge for edge in shown if edge is not None and math.isfinite(edge)], log))
     charts = []
     for name, values in panels.items():
         rows = {one.arm: float(len(values) - 1 - index) for index, one in enumerate(values)}
@@ -140,9 +145,20 @@ def draw_beside(
             series.append(Series("reference", "random", [chance_level] * 2, [-0.6, len(values) - 0.4]))
         ticks = [(row, arm) for arm, row in rows.items()]
         y = Axis(range=(-0.6, len(values) - 0.4), ticks=ticks, categories=True)
-        charts.append(Chart(path.stem, name, series, Axis(title, log=log), y, names=["ours", "published"]))
+        charts.append(Chart(path.stem, name, series, x, y, names=["ours", "published"]))
     most = max(map(len, panels.values()))
     return save(sheet(charts, width=4.6, height=1.1 + 0.32 * most), path.parent, path.stem)
+
+
+def with_margin(values: Sequence[float], log: bool) -> tuple[float, float]:
+    """The range of the values with a margin on both sides.
+
+    >>> with_margin([1.0, 3.0], False), with_margin([1.0, 4.0], True)
+    ((0.9, 3.1), (0.9, 4.444))
+    """
+    low, high = min(values), max(values)
+    margin = 0.05 * (high - low) or 0.05
+    return (0.9 * low, round(high / 0.9, 3)) if log else (low - margin, high + margin)
 
 
 def machine(device: str) -> str:
