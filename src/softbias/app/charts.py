@@ -27,10 +27,10 @@ def training_charts(runs: Mapping[str, Rows]) -> list[Chart]:
                     series.append(Series("curve" if kind == "training" else "line", name, xs, ys, number, hover=hover))
         if series:
             top = max(max(one.y) for one in series)
-            top = 1.0 if shares and top > 0.5 else 1.04 * top
-            ticks = [(level, f"{level:.0%}" if shares else f"{level:.3g}") for level in linear_levels(0, max(top, 1e-9), 4)]
+            top = 1.0 if top <= 0 or (shares and top > 0.5) else 1.04 * top
+            ticks = [(level, f"{level:.0%}" if shares else f"{level:.3g}") for level in linear_levels(0, top, 4)]
             ends = "; ".join(f"{one.hover[-1].replace(chr(10), ': ')}" for one in series if one.hover)
-            x, y = Axis("epoch", whole=True), Axis(range=(0, max(top, 1e-9)), ticks=ticks)
+            x, y = Axis("epoch", whole=True), Axis(range=(0, top), ticks=ticks)
             charts.append(Chart(key, title, series, x, y, f"{title} by epoch: {ends}", list(runs), height=250))
     return charts
 

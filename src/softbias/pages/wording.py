@@ -129,7 +129,7 @@ READING: dict[str, Callable[..., str]] = {  # data/listing, arrays, sources, nam
     ),
     "part-of-imagenet": lambda classes: f"{classes} of ImageNet's 1,000 classes",
     "fashion-origin": lambda: (
-        "6,000 of 70,000 Fashion-MNIST pictures (Zalando SE, MIT), 28 × 28 grey, padded to 32 × 32, in three channels"
+        "6,000 of 70,000 Fashion-MNIST pictures (Zalando SE, MIT), 28 × 28 gray, padded to 32 × 32, in three channels"
     ),
     "fashion-split": lambda train, test: (
         f"the split is our own ({train} + {test} per class), not the official one: not comparable with published figures"

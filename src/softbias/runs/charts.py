@@ -59,7 +59,7 @@ def curve_chart(title: str, lines: Mapping[str, Sequence[tuple[float, float]]], 
         xs, ys = zip(*points, strict=True)
         series.append(Series("line" if len(points) < 25 else "curve", name, xs, ys, number, hover=hover))
     highest = max(max(one.y) for one in series)
-    top = 1.0 if shares and highest > 0.8 else max(1.04 * highest, 1e-12)
+    top = 1.0 if highest <= 0 or (shares and highest > 0.8) else 1.04 * highest
     levels = linear_levels(0, top, 4)
     ends = "; ".join(f"{one.name} {words(one.y[0])} at first, {words(one.y[-1])} at last" for one in series)
     return Chart(
