@@ -20,12 +20,21 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from softbias.data.arrays import as_images
+from softbias.data.dataset import Dataset
+from softbias.data.decode import check_resize_mode, decode, in_order, resize_all
+from softbias.environment import find_device
 from softbias.errors import SoftbiasError
+from softbias.runs.fit import run_fit
+from softbias.runs.opening import open_classifier
+from softbias.runs.spec import RunSpec
+from softbias.training.display import choose
+from softbias.training.recipe import find_recipe
 
 SIDE = 64  # pixels of files, if no img_size is given
 
 
-class SoftbiasClassifier(ClassifierMixin, BaseEstimator):
+class SoftbiasClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A vision transformer with a soft inductive bias, trained on pictures.
 
     model, model_options     a name from `softbias models`, and options such as {"patch_size": 8}
@@ -63,14 +72,6 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):
         self.verbose = verbose
 
     def fit(self, X: Any, y: ArrayLike) -> SoftbiasClassifier:
-        from softbias.data.dataset import Dataset
-        from softbias.environment import find_device
-        from softbias.runs.fit import run_fit
-        from softbias.runs.opening import open_classifier
-        from softbias.runs.spec import RunSpec
-        from softbias.training.display import choose
-        from softbias.training.recipe import find_recipe
-
         labels = np.asarray(y)
         images = self.pictures(X, None)
         if labels.shape != (len(images),):
@@ -107,12 +108,11 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self, "classifier_")
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        labels: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
+        return labels
 
     def pictures(self, X: Any, size: tuple[int, int] | None) -> NDArray[np.uint8]:
         """X as bytes at a size: the model's, or before there is one the size asked for.  # (n, height, width, 3)"""
-        from softbias.data.arrays import as_images
-        from softbias.data.decode import check_resize_mode, resize_all
 
         check_resize_mode(self.resize_mode)
         if size is None and self.img_size is not None:
@@ -131,6 +131,5 @@ def is_files(X: Any) -> bool:
 
 def read_files(files: Sequence[str | Path], size: tuple[int, int], resize_mode: str) -> NDArray[np.uint8]:
     """Every file must be a picture: what belongs to a label cannot be left out here."""
-    from softbias.data.decode import decode, in_order
 
     return np.stack(list(in_order(lambda file: decode(file, size, resize_mode), files)))
