@@ -7,7 +7,7 @@ import pytest
 
 from softbias.runs.run import Run
 from softbias.runs.store import Store
-from softbias.study.estimate import estimate_time, make_plan, makespan
+from softbias.study.estimate import estimate_time, makespan, plan_study
 from softbias.study.execute import ExecutionSettings, ThisProcess, execute
 from softbias.study.plan import study_runs
 from softbias.study.progress import StudyDisplay
@@ -67,7 +67,7 @@ def test_what_cannot_be_built_is_refused_before_anything_runs(models, said, litt
 
 
 def test_the_plan_says_how_long_it_takes(little_study, tmp_path):
-    plan = make_plan(study_runs(little_study()), Store(tmp_path), ThisProcess("cpu").seconds_per_step)
+    plan = plan_study(study_runs(little_study()), Store(tmp_path), ThisProcess("cpu").seconds_per_step)
     assert len(plan.missing) == 8 and set(plan.seconds) == {run.id for run in plan.runs}
     assert all(seconds > 0 for seconds in plan.seconds.values())
     assert plan.describe(2).startswith("8 runs: 0 finished, 8 to do, about") and "with 2 at a time" in plan.describe(2)
@@ -112,7 +112,7 @@ def test_two_processes_are_measured_together(little_study, tmp_path):
     runs = study_runs(little_study("deit_nano", seeds=2, fractions=1))
     settings = ExecutionSettings(tmp_path, "cpu", baseline=False)
     with WorkerPool(settings, 2) as pool:
-        plan = make_plan(runs, Store(tmp_path), pool.seconds_per_step, jobs=2)
+        plan = plan_study(runs, Store(tmp_path), pool.seconds_per_step, jobs=2)
         assert set(plan.seconds) == {run.id for run in runs} and "with 2 at a time" in plan.describe(2)
         first = [worker.process.pid for worker in pool.workers]
         assert len(set(first)) == 2

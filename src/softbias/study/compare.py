@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas
 
 from softbias import environment
 from softbias.errors import SoftbiasError, describe_error
@@ -20,7 +22,7 @@ from softbias.runs import automatic
 from softbias.runs.store import Store
 from softbias.study.arms import Arm, arms_from, read_recipe
 from softbias.study.comparison import accuracy_tables, compare_arms, summarize
-from softbias.study.estimate import StudyPlan, make_plan
+from softbias.study.estimate import StudyPlan, plan_study
 from softbias.study.execute import ExecutionSettings, Executor, ThisProcess, execute
 from softbias.study.frame import runs_frame, store_path
 from softbias.study.headline import headline
@@ -33,9 +35,6 @@ from softbias.study.tuning import import_optuna
 from softbias.study.tuning import tune as search
 from softbias.study.workers import WorkerPool
 from softbias.training.recipe import Recipe
-
-if TYPE_CHECKING:
-    import pandas
 
 WORDS = ("title", "question", "source", "published", "warnings", "notes")  # of a study that continues
 
@@ -124,7 +123,7 @@ def run_study(
             write_study(spec, out)
             chosen = search(spec, out, executor, settings, display)
         runs = study_runs(spec, chosen)
-        plan = make_plan(
+        plan = plan_study(
             runs, store, executor.seconds_per_step, jobs=executor.jobs or 1, baseline=baseline, message=display.message
         )
         display.message(plan.describe(executor.jobs))

@@ -15,19 +15,24 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from softbias.data.dataset import Dataset
 from softbias.pages.format import estimated_duration
+from softbias.runs.prepare import make_plan, split_up
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
 from softbias.runs.store import Store
 from softbias.study.plan import PlannedRun, in_order, load_once
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from softbias.data.dataset import Dataset
+from softbias.training.acceleration import make_accelerator
+from softbias.training.checkpoint import Keep
+from softbias.training.linear import can_be_fitted, pixel_features
+from softbias.training.objectives import find_objective
+from softbias.training.plan import LoopSettings, measure_steps
 
 STEPS, WARM_UP, LONGEST = 20, 3, 15.0  # steps to time, those of them that only warm up, and the seconds that they may take
 FORWARD = 1 / 3  # the forward pass, as a share of a training step
@@ -62,7 +67,7 @@ class StudyPlan:
         return text
 
 
-def make_plan(
+def plan_study(
     runs: Sequence[PlannedRun],
     store: Store,
     seconds_per_step: Callable[[PlannedRun, int], float],
@@ -131,13 +136,6 @@ def makespan(runs: Sequence[PlannedRun], seconds: Mapping[str, float], jobs: int
 
 def time_steps(spec: RunSpec, device: str, threads: int | None) -> float:
     """Seconds per training step, timed in this process."""
-    import torch
-
-    from softbias.runs.prepare import make_plan, split_up
-    from softbias.training.acceleration import make_accelerator
-    from softbias.training.checkpoint import Keep
-    from softbias.training.plan import measure_steps
-
     spec = replace(spec, source=None)  # the run that it starts from may not be finished, and its speed is the same
     images = load_once(spec.data, spec.data_options)
     before = torch.get_num_threads()
@@ -156,10 +154,6 @@ def time_steps(spec: RunSpec, device: str, threads: int | None) -> float:
 
 def run_seconds(spec: RunSpec, images: Dataset, per_step: float, *, baseline: bool) -> float:
     """Seconds of a whole run, from the seconds of a step."""
-    from softbias.runs.prepare import split_up
-    from softbias.training.objectives import find_objective
-    from softbias.training.plan import LoopSettings
-
     split = split_up(images, spec)
     count = len(split.train)
     batch = min(spec.recipe.batch_size, count)
@@ -176,8 +170,6 @@ def run_seconds(spec: RunSpec, images: Dataset, per_step: float, *, baseline: bo
 
 def baseline_seconds(images: Dataset, train: NDArray[np.int64]) -> float:
     """Seconds of the regression on pixels, which is left out for large sets."""
-    from softbias.training.linear import can_be_fitted, pixel_features
-
     if not can_be_fitted(images, train):
         return 0.0
     pixels: int = pixel_features(images.images[:8]).shape[1]

@@ -11,13 +11,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from softbias.errors import FewTokensWarning, describe_error
 from softbias.notes import Note
+from softbias.runs.fit import run_fit
 from softbias.runs.spec import RunSpec
 from softbias.runs.store import Store
 from softbias.study.estimate import time_steps
 from softbias.study.plan import load_once
+from softbias.training.checkpoint import AllCheckpointsDamagedError
 from softbias.training.display import Display
+from softbias.training.loop import StoppedError
 
 Event = dict[str, Any]
 
@@ -95,8 +100,6 @@ class EventDisplay(Display):
 
 def perform(task: RunTask, display: EventDisplay | None = None) -> RunResult:
     """Do one run. Only a claimed run is touched; an error is written to its folder and returned."""
-    from softbias.training.loop import StoppedError
-
     spec, store, display = task.spec, Store(task.store), display or EventDisplay()
     began = time.perf_counter()
     if task.only_time:
@@ -124,11 +127,6 @@ def perform(task: RunTask, display: EventDisplay | None = None) -> RunResult:
 
 def train_run(task: RunTask, store: Store, display: EventDisplay) -> dict[str, Any]:
     """Train by the same function as `softbias fit`, and return the run's summary."""
-    import torch
-
-    from softbias.runs.fit import run_fit
-    from softbias.training.checkpoint import AllCheckpointsDamagedError
-
     if task.threads:
         torch.set_num_threads(task.threads)
     reset_peak_memory()
@@ -158,8 +156,6 @@ def train_run(task: RunTask, store: Store, display: EventDisplay) -> dict[str, A
 
 def reset_peak_memory() -> None:
     """Forget the peak of memory that an earlier run of this process left."""
-    import torch
-
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

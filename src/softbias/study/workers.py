@@ -22,6 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TextIO
 
+import torch
+
 from softbias import environment
 from softbias.errors import SoftbiasError
 from softbias.study.execute import ExecutionSettings, RunQueue, asked_to_stop
@@ -94,8 +96,6 @@ class WorkerPool:
     """
 
     def __init__(self, settings: ExecutionSettings, jobs: int) -> None:
-        import torch
-
         self.settings, self.jobs = settings, jobs
         gpus: list[str] = []
         if settings.device in ("auto", "cuda") and torch.cuda.is_available():

@@ -207,7 +207,9 @@ def scenes(
     about += " Dashed line: random answers." if level is not None else ""
     behind = next((row["backgrounds"] for row in rows if row.get("backgrounds")), None)
     about += f" Backgrounds: {behind}." if behind else ""
-    summary = pandas.DataFrame([{"entry": entry, **vars(one)} for entry, values in by_entry.items() for one in values])
+    summary = pandas.DataFrame(
+        [{"entry": entry, "seeds": seeds, **vars(one)} for entry, values in by_entry.items() for one in values]
+    )
     return [Measurement(SCENES[name], about, tuple(figures), (write_table(summary, folder, f"{name}_summary"), files[0]))]
 
 
