@@ -101,8 +101,9 @@ def grid(chart: Chart, frame: Frame) -> Iterable[Markup]:
         if x - half < last:
             continue  # it would cover the one before
         last = x + half + 6
+        center = min(max(x, half), frame.whole[0] - half - 2)  # the whole text stays inside the drawing
         for number, line in enumerate(name.split("\n")):
-            yield text(x, bottom + LINE * (number + 1) + 2, line, "middle")
+            yield text(center, bottom + LINE * (number + 1) + 2, line, "middle")
     if chart.zero:
         x = frame.left + frame.across(0)
         yield rule.format("zero", x, x, frame.top, bottom)
