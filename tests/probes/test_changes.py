@@ -25,8 +25,8 @@ from softbias.probes.changes import (
 from softbias.probes.resolution import NoNativeEntryError, at_size, blurred, resolution
 from softbias.probes.shift import moved, shift
 
-CHANCE = np.random.default_rng(0)
-PICTURES = CHANCE.integers(0, 256, (30, 16, 16, 3), dtype=np.uint8)
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (30, 16, 16, 3), dtype=np.uint8)
 LABELS = np.arange(30) % 3
 
 
@@ -71,14 +71,14 @@ def values(rows, measure: str, column: str) -> dict:
 
 
 def test_a_circular_convolution_with_a_mean_is_perfectly_shift_consistent_and_equivariant():
-    rows = shift(Bag(), (PICTURES, None), n=30, distances=(1, 3))
+    rows = shift(Bag(), (IMAGES, None), n=30, distances=(1, 3))
     assert values(rows, "consistency", "pixels") == {1: 1.0, 3: 1.0}
     assert values(rows, "equivariance", "pixels") == pytest.approx({1: 1.0, 3: 1.0}, abs=1e-5)
     assert all(value < 0.9 for value in values(rows, "unmoved", "pixels").values())
 
 
 def test_one_that_looks_at_a_corner_is_as_consistent_as_noise_allows():
-    rows = shift(Corner(), (PICTURES, None), n=30, distances=(5,))
+    rows = shift(Corner(), (IMAGES, None), n=30, distances=(5,))
     assert values(rows, "consistency", "pixels")[5] < 0.6
 
 
@@ -88,7 +88,7 @@ def test_moving_moves_and_fills_as_asked():
     assert moved(picture, 1, 0, "edge")[0, 0].tolist() == [[0, 1, 2], [0, 1, 2], [3, 4, 5]]
     assert moved(picture, 0, -1, "roll")[0, 0].tolist() == [[1, 2, 0], [4, 5, 3], [7, 8, 6]]
     with pytest.raises(ValueError, match="'mirror'"):
-        shift(Bag(), (PICTURES, None), fill="mirror")
+        shift(Bag(), (IMAGES, None), fill="mirror")
 
 
 def test_quarter_turns_are_exact_and_a_mean_over_places_does_not_mind_them():
@@ -96,7 +96,7 @@ def test_quarter_turns_are_exact_and_a_mean_over_places_does_not_mind_them():
     assert rotated(picture, angle=90)[0, 0].tolist() == [[1, 3], [0, 2]]
     four = rotated(rotated(rotated(rotated(picture, angle=90), angle=90), angle=90), angle=90)
     torch.testing.assert_close(four, picture)
-    rows = rotation(MeanColor(), (PICTURES, LABELS), n=30, angles=(90, 180))
+    rows = rotation(MeanColor(), (IMAGES, LABELS), n=30, angles=(90, 180))
     assert values(rows, "consistency", "angle") == {90: 1.0, 180: 1.0}
     accuracy = values(rows, "accuracy", "angle")
     assert accuracy[90] == accuracy["none"]
@@ -113,10 +113,10 @@ def test_shuffling_moves_whole_tiles_and_never_leaves_all_in_place():
 
 
 def test_a_bag_of_pixels_does_not_mind_shuffling_but_a_corner_does():
-    assert values(patch_shuffle(MeanColor(), (PICTURES, LABELS), n=30), "consistency", "tiles") == {2: 1.0, 4: 1.0, 8: 1.0}
-    assert values(patch_shuffle(Corner(), (PICTURES, LABELS), n=30), "consistency", "tiles")[8] < 0.7
+    assert values(patch_shuffle(MeanColor(), (IMAGES, LABELS), n=30), "consistency", "tiles") == {2: 1.0, 4: 1.0, 8: 1.0}
+    assert values(patch_shuffle(Corner(), (IMAGES, LABELS), n=30), "consistency", "tiles")[8] < 0.7
     with pytest.raises(ValueError, match="tiles=5"):
-        patch_shuffle(MeanColor(), (PICTURES, LABELS), tiles=(5,))
+        patch_shuffle(MeanColor(), (IMAGES, LABELS), tiles=(5,))
 
 
 def test_the_share_that_is_hidden_is_the_share_that_was_asked_for():
@@ -124,7 +124,7 @@ def test_the_share_that_is_hidden_is_the_share_that_was_asked_for():
     for share in (0.0, 0.25, 1.0):
         found = hidden(images, torch.Generator().manual_seed(0), share=share, tiles=8, color=torch.zeros(3))
         assert found.mean((1, 2, 3)).tolist() == [1 - share] * 5
-    rows = occlusion(Corner(), (PICTURES, LABELS), n=30, shares=(0.0, 1.0))
+    rows = occlusion(Corner(), (IMAGES, LABELS), n=30, shares=(0.0, 1.0))
     assert values(rows, "consistency", "hidden")[0.0] == 1
     same = [row["value"] for row in rows if row["measure"] == "accuracy" and row["hidden"] == 1.0]
     assert same[0] == pytest.approx(1 / 3), "everything hidden: one class for all"
@@ -141,7 +141,7 @@ def test_style_swaps_keep_what_they_should():
 
 
 def test_a_model_that_sees_the_mean_color_alone_follows_the_style():
-    tinted = np.full((30, 16, 16, 3), 60, np.uint8) + CHANCE.integers(0, 20, (30, 16, 16, 3), dtype=np.uint8)
+    tinted = np.full((30, 16, 16, 3), 60, np.uint8) + RNG.integers(0, 20, (30, 16, 16, 3), dtype=np.uint8)
     tinted[np.arange(30), :, :, LABELS] += 100
     rows = texture(MeanColor(), (tinted, LABELS), n=30)
     for swap in ("amplitude", "color"):
@@ -156,7 +156,7 @@ def test_a_constant_picture_survives_blurring_and_a_fine_pattern_does_not():
     fine[..., ::2] = 1
     torch.testing.assert_close(blurred(flat, size=(8, 8)), flat)
     assert blurred(fine, size=(8, 8)).std() < 0.3 * fine.std()
-    rows = resolution(MeanColor(), (PICTURES, LABELS), n=30, scales=(0.5, 2.0))
+    rows = resolution(MeanColor(), (IMAGES, LABELS), n=30, scales=(0.5, 2.0))
     found = {(row["entry"], row["scale"]): row["value"] for row in rows if row["measure"] == "consistency"}
     assert set(found) == {("blurred", 0.5), ("native", 0.5), ("native", 2.0)} and min(found.values()) > 0.8
 
@@ -164,7 +164,7 @@ def test_a_constant_picture_survives_blurring_and_a_fine_pattern_does_not():
 def test_masks_follow_to_a_grid_with_fewer_places_than_their_rank():
     torch.manual_seed(0)
     model = create_model("ibit_nano", num_classes=3, img_size=16, patch_size=4)  # rank 9; 2 × 2 patches at half the size
-    rows = resolution(model, (PICTURES, LABELS), n=10, scales=(0.5, 2.0))
+    rows = resolution(model, (IMAGES, LABELS), n=10, scales=(0.5, 2.0))
     assert {row["n"] for row in rows if row["measure"] == "consistency" and row["entry"] == "native"} == {10}
 
 

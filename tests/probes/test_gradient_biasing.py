@@ -11,8 +11,8 @@ from softbias.grid import Grid
 from softbias.models import create_model
 from softbias.probes.gradient_biasing import by_distance, draw, gradient_biasing, recording
 
-CHANCE = np.random.default_rng(0)
-PICTURES = (CHANCE.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8), CHANCE.integers(0, 10, 20))
+RNG = np.random.default_rng(0)
+IMAGES = (RNG.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8), RNG.integers(0, 10, 20))
 
 
 def values(rows, measure: str, layer: int = 0) -> dict[float, float]:
@@ -45,29 +45,29 @@ def test_strength_by_distance_on_a_hand_made_gradient():
 
 def test_a_kernel_mask_concentrates_the_gradient_and_full_attention_has_no_mask():
     torch.manual_seed(0)
-    ibit = gradient_biasing(create_model("ibit_nano"), PICTURES, n=20)
+    ibit = gradient_biasing(create_model("ibit_nano"), IMAGES, n=20)
     mask = values(ibit, "mask")
     assert mask[0.0] > mask[1.0] > mask[4.0]
     (share,) = values(ibit, "near_share").values()
     (uniform,) = values(ibit, "uniform_near_share").values()
     assert share > 2 * uniform
-    deit = gradient_biasing(create_model("deit_nano"), PICTURES, n=20)
+    deit = gradient_biasing(create_model("deit_nano"), IMAGES, n=20)
     assert set(values(deit, "mask").values()) == {1.0}
     assert values(deit, "on_scores") == values(deit, "on_map")
 
 
 def test_a_layer_whose_patches_reach_no_logit_is_left_out():
-    rows = gradient_biasing(create_model("deit_nano"), PICTURES, n=4)
+    rows = gradient_biasing(create_model("deit_nano"), IMAGES, n=4)
     assert {row["layer"] for row in rows} == {0, 1, 2}, "the last layer is read at its class token alone"
 
 
 def test_a_mask_inside_the_logarithm_is_refused():
     with pytest.raises(ValueError, match='norm="softmax"'):
-        gradient_biasing(create_model("ibit_nano", norm="softmax"), PICTURES, n=4)
+        gradient_biasing(create_model("ibit_nano", norm="softmax"), IMAGES, n=4)
 
 
 def test_a_figure_is_drawn_and_no_gradient_is_left_behind(tmp_path):
     model = create_model("ibit_nano")
-    (file,) = draw(gradient_biasing(model, PICTURES, n=4), tmp_path)
+    (file,) = draw(gradient_biasing(model, IMAGES, n=4), tmp_path)
     assert file.stat().st_size > 5000
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -54,10 +54,10 @@ def test_a_head_that_prefers_what_is_far_has_no_bump():
 
 def test_timms_convit_says_the_same_as_ours():
     with pytest.warns(UserWarning, match="only 4 tokens"):
-        theirs = gates(create_model("timm:convit_tiny", num_classes=10, img_size=32))
+        reference = gates(create_model("timm:convit_tiny", num_classes=10, img_size=32))
     ours = gates(create_model("convit_tiny", num_classes=10, img_size=32))
     for measure in ("gate", "center_row", "center_column", "width"):
-        assert by_head(theirs, measure) == pytest.approx(by_head(ours, measure), abs=1e-5)
+        assert by_head(reference, measure) == pytest.approx(by_head(ours, measure), abs=1e-5)
 
 
 def test_a_model_without_them_is_refused_by_name():
@@ -117,8 +117,8 @@ def test_figures_are_drawn(tmp_path):
 
 
 def test_illustrations_show_a_flat_map_and_bumps_that_narrow(tmp_path):
-    pictures = (torch.zeros(1, 32, 32, 3, dtype=torch.uint8).numpy(), None)
-    rows = illustrations.illustrations(create_model("deit_nano"), pictures)
+    data = (torch.zeros(1, 32, 32, 3, dtype=torch.uint8).numpy(), None)
+    rows = illustrations.illustrations(create_model("deit_nano"), data)
     largest = {}
     for row in rows:
         largest[row["measure"]] = max(row["value"], largest.get(row["measure"], 0))

@@ -95,13 +95,13 @@ def test_a_kill_in_the_middle_of_a_row_leaves_no_trace(never_stopped, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_kills_at_random_moments_leave_no_trace(never_stopped, tmp_path, seed):
-    out, chance = tmp_path / "run", random.Random(seed)
+    out, rng = tmp_path / "run", random.Random(seed)
     for number in range(3):
         process = start(PLAIN, out)
         deadline = time.monotonic() + 120
         while not (out / "probes" / "gates.jsonl").is_file() and time.monotonic() < deadline:
             time.sleep(0.01)
-        time.sleep(chance.random() * (1 if number == 0 else 8))  # later ones may fall into the imports
+        time.sleep(rng.random() * (1 if number == 0 else 8))  # later ones may fall into the imports
         process.kill()
         process.wait()
     assert main([*WORDS, "--out", str(out), "--resume"]) == 0

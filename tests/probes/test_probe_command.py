@@ -25,25 +25,25 @@ SMALL = ["--recipe", "quick", "--recipe.epochs", "2", "--no-baseline", "--tracke
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory) -> Path:
+def image_folder(tmp_path_factory) -> Path:
     """root/class/*.png of five classes, told apart by their shade."""
-    root, chance = tmp_path_factory.mktemp("data") / "pictures", np.random.default_rng(0)
+    root, rng = tmp_path_factory.mktemp("data") / "pictures", np.random.default_rng(0)
     for name in range(5):
         (root / f"class{name}").mkdir(parents=True)
         for number in range(16):
-            pixels = np.clip(40 * name + chance.integers(0, 60, (32, 32, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(root / f"class{name}" / f"{number}.png")
+            image = np.clip(40 * name + rng.integers(0, 60, (32, 32, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(image).save(root / f"class{name}" / f"{number}.png")
     return root
 
 
 @pytest.fixture(scope="module")
-def run(pictures, tmp_path_factory) -> Path:
+def run(image_folder, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "gated"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOFTBIAS_CACHE", str(out.parent / "cache"))
         patch.setattr(automatic, "hub_reachable", lambda: False)
         model = ["--model", "convit_nano", "--model-option", "patch_size=8", "--img-size", "32"]
-        words = ["fit", str(pictures), *model, "--keep", "every=1", "--probe-every", "1", "--out", str(out), *SMALL]
+        words = ["fit", str(image_folder), *model, "--keep", "every=1", "--probe-every", "1", "--out", str(out), *SMALL]
         assert main(words) == 0
     return out
 
@@ -69,8 +69,8 @@ def test_live_probes_write_a_line_per_row_from_the_untrained_model_on(run):
 
 
 @pytest.mark.slow
-def test_probing_while_training_changes_no_weight(run, pictures, tmp_path):
-    words = ["fit", str(pictures), "--model", "convit_nano", "--model-option", "patch_size=8", "--img-size", "32"]
+def test_probing_while_training_changes_no_weight(run, image_folder, tmp_path):
+    words = ["fit", str(image_folder), "--model", "convit_nano", "--model-option", "patch_size=8", "--img-size", "32"]
     assert main([*words, "--out", str(tmp_path / "plain"), *SMALL]) == 0
     probed, plain = (softbias.load(folder / "model").state_dict() for folder in (run, tmp_path / "plain"))
     assert all(torch.equal(probed[name], plain[name]) for name in plain)
@@ -89,12 +89,12 @@ def test_checkpoints_say_the_same_as_live_probes(run, tmp_path):
     assert {row["weights"] for row in later if float(row["epoch"]) == 0} == {"untrained"}
 
 
-def test_a_run_and_an_untrained_name_stand_beside_each_other(run, pictures, tmp_path, capsys):
-    words = ["probe", str(run), "deit_nano", "--model-option", "patch_size=8", "--data", str(pictures), "--split", "all"]
+def test_a_run_and_an_untrained_name_stand_beside_each_other(run, image_folder, tmp_path, capsys):
+    words = ["probe", str(run), "deit_nano", "--model-option", "patch_size=8", "--data", str(image_folder), "--split", "all"]
     assert main([*words, "--probes", "locality,gates,patch-shuffle", "--n", "20", "--out", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "deit_nano (untrained)" in said and "gates of deit_nano is left out: " in said
-    assert re.search(r"patch-shuffle: gated: 20 pictures, passes each: 4, about", said)
+    message = capsys.readouterr().out
+    assert "deit_nano (untrained)" in message and "gates of deit_nano is left out: " in message
+    assert re.search(r"patch-shuffle: gated: 20 pictures, passes each: 4, about", message)
     weights = {row["model"]: row["weights"] for row in table(tmp_path / "probes" / "locality.csv")}
     assert weights == {"gated": "trained", "deit_nano": "untrained"}
     assert json.loads((tmp_path / "probes" / "patch-shuffle.json").read_text())[0]["n"] == 20
@@ -109,7 +109,7 @@ def test_options_of_a_probe_and_json(run, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["deit_nano", "--probes", "gates"], "name some with --data"),
         (["deit_nano", "--probes", "localty", "--data", "fashion"], "did you mean 'locality'"),
@@ -119,10 +119,10 @@ def test_options_of_a_probe_and_json(run, tmp_path, capsys):
         ([], "which models"),
     ],
 )
-def test_a_mistake_is_one_line_and_status_two(words, said, tmp_path, capsys):
+def test_a_mistake_is_one_line_and_status_two(words, expected, tmp_path, capsys):
     assert main(["probe", *words, "--out", str(tmp_path)]) == 2
     message = capsys.readouterr().err
-    assert said in message and message.count("\n") == 1
+    assert expected in message and message.count("\n") == 1
 
 
 def test_weights_tell_whether_they_were_trained():
@@ -137,20 +137,43 @@ def test_weights_tell_whether_they_were_trained():
 
 
 @pytest.mark.slow
-def test_hugging_face_folders_are_read_and_labeled(tmp_path, pictures):
+def test_hugging_face_folders_are_read_and_labeled(tmp_path, image_folder):
     transformers = pytest.importorskip("transformers")
     size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     config = transformers.ViTConfig(image_size=32, patch_size=8, num_labels=5, **size)
     transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
     (tmp_path / "vit" / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}')
-    words = ["probe", f"hf:{tmp_path / 'vit'}", "--data", str(pictures), "--split", "all", "--n", "8", "--out", str(tmp_path)]
+    words = [
+        "probe",
+        f"hf:{tmp_path / 'vit'}",
+        "--data",
+        str(image_folder),
+        "--split",
+        "all",
+        "--n",
+        "8",
+        "--out",
+        str(tmp_path),
+    ]
     assert main([*words, "--probes", "locality,shift,resolution"]) == 0
     assert {row["weights"] for row in table(tmp_path / "probes" / "shift.csv")} == {"untrained"}
 
 
 @pytest.mark.slow
-def test_the_profile_is_one_page_and_one_table_with_intervals(run, pictures, tmp_path):
-    words = ["probe", str(run), "timm:resnet10t", "--data", str(pictures), "--split", "all", "--probes", "profile", "--n", "10"]
+def test_the_profile_is_one_page_and_one_table_with_intervals(run, image_folder, tmp_path):
+    words = [
+        "probe",
+        str(run),
+        "timm:resnet10t",
+        "--data",
+        str(image_folder),
+        "--split",
+        "all",
+        "--probes",
+        "profile",
+        "--n",
+        "10",
+    ]
     assert main([*words, "--option", "profile.scenes=10", "--out", str(tmp_path)]) == 0
     page = (tmp_path / "probes" / "profile.html").read_text()
     assert "timm:resnet10t (untrained)" in page and "Never trained" in page and page.count("<script") == 1
@@ -163,8 +186,8 @@ def test_the_profile_is_one_page_and_one_table_with_intervals(run, pictures, tmp
     assert "attention distance" in (tmp_path / "probes" / "profile.md").read_text()
 
 
-def test_python_measures_as_the_command_does_and_notes_what_it_leaves_out(run, pictures, tmp_path):
-    result = softbias.probe([run, "deit_nano"], ["gates", "shift"], data=str(pictures), split="all", n=8, device="cpu")
+def test_python_measures_as_the_command_does_and_notes_what_it_leaves_out(run, image_folder, tmp_path):
+    result = softbias.probe([run, "deit_nano"], ["gates", "shift"], data=str(image_folder), split="all", n=8, device="cpu")
     assert {row["model"] for row in result.rows["gates"]} == {"gated"} and not result.files
     assert {row["model"] for row in result.rows["shift"]} == {"gated", "deit_nano"}
     (note,) = result.notes

@@ -12,7 +12,7 @@ from torch import nn
 from softbias.models import create_model
 from softbias.probes.receptive_field import half_radius, receptive_field
 
-PICTURES = (np.random.default_rng(0).integers(0, 256, (4, 17, 17, 3), dtype=np.uint8), None)
+IMAGES = (np.random.default_rng(0).integers(0, 256, (4, 17, 17, 3), dtype=np.uint8), None)
 
 
 class Boxes(nn.Module):
@@ -42,9 +42,9 @@ def value(rows, measure: str, layer: int | None = None) -> float:
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_three_by_three_convolutions_reach_one_pixel_each(depth):
-    rows = receptive_field(Boxes(depth), PICTURES, n=4, seed=1)
+    rows = receptive_field(Boxes(depth), IMAGES, n=4, seed=1)
     field = {(row["row"], row["column"]): row["value"] for row in rows if row["measure"] == "field"}
-    reached = {place for place, value in field.items() if value > 0}
+    reached = {position for position, value in field.items() if value > 0}
     assert reached == {(row, column) for row in range(8 - depth, 9 + depth) for column in range(8 - depth, 9 + depth)}
     if depth == 1:
         assert value(rows, "extent") == 1

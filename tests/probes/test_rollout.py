@@ -30,7 +30,7 @@ def shift(tokens: int) -> Tensor:
     return torch.eye(tokens, dtype=torch.double).roll(1, dims=1).expand(1, 1, -1, -1)
 
 
-def pictures(count: int = 2, side: int = 32) -> Tensor:
+def random_images(count: int = 2, side: int = 32) -> Tensor:
     return torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(0))
 
 
@@ -139,7 +139,7 @@ def test_the_gradient_on_a_map_is_the_one_autograd_finds(name):
     model = create_model(name, num_classes=3).double().eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.2)
-    images, target = pictures().double(), torch.tensor([2, 0])
+    images, target = random_images().double(), torch.tensor([2, 0])
     seen = inspect_with_gradients(model, images, target)
     for block in model.blocks:
         block.attn = ByDefinition(block.attn)
@@ -156,7 +156,7 @@ def test_the_gradient_on_a_map_of_timm_is_the_one_autograd_finds(name):
     torch.manual_seed(0)
     options = {"embed_dim": 48, "num_heads": 4, "depth": 3} | ({"local_up_to_layer": 2} if "convit" in name else {})
     model = create_model(f"timm:{name}", num_classes=3, img_size=32, patch_size=4, **options).double().eval()
-    images, target, kept = pictures().double(), torch.tensor([2, 0]), []
+    images, target, kept = random_images().double(), torch.tensor([2, 0]), []
     seen = inspect_with_gradients(model, images, target)
     for block in model.blocks:
         block.attn.fused_attn = False
@@ -180,7 +180,7 @@ def test_every_model_that_can_be_inspected_can_be_rolled_out(name):
     options = {"img_size": 32, "patch_size": 4, "depth": 3, "local_up_to_layer": 2} if "convit_tiny" in name else {}
     options = options or ({"img_size": 32, "patch_size": 4, "depth": 2} if "timm:" in name else {})
     model = create_model(name, num_classes=5, **options).train()
-    for found in (attention_rollout(model, pictures()), attention_gradient_rollout(model, pictures())):
+    for found in (attention_rollout(model, random_images()), attention_gradient_rollout(model, random_images())):
         assert found.shape == (2, 8, 8) and (found >= 0).all() and found.std() > 0
         torch.testing.assert_close(found.sum((1, 2)), torch.ones(2))
     assert model.training  # as it was
@@ -193,7 +193,7 @@ def test_hugging_face_models_can_be_rolled_out(tmp_path):
                                     image_size=32, patch_size=8, num_labels=3)  # fmt: skip
     transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
     model = create_model(f"hf:{tmp_path}")
-    for found in (attention_rollout(model, pictures()), attention_gradient_rollout(model, pictures())):
+    for found in (attention_rollout(model, random_images()), attention_gradient_rollout(model, random_images())):
         assert found.shape == (2, 4, 4)
         torch.testing.assert_close(found.sum((1, 2)), torch.ones(2))
 
@@ -201,11 +201,11 @@ def test_hugging_face_models_can_be_rolled_out(tmp_path):
 def test_layers_without_a_map_are_refused_unless_asked_to_be_passed_over():
     model = create_model("dwconv_nano")
     with pytest.raises(NoAttentionMapError):
-        attention_rollout(model, pictures())
+        attention_rollout(model, random_images())
     mixed = create_model("deit_nano", class_token=None, pool="average", layers=(Layer("dwconv"), Layer("full"), Layer("full")))
     with pytest.raises(NoAttentionMapError, match=r"layers \[0\] .* mix patches without attention"):
-        attention_rollout(mixed, pictures())
-    assert attention_rollout(mixed, pictures(), missing="identity").shape == (2, 8, 8)
+        attention_rollout(mixed, random_images())
+    assert attention_rollout(mixed, random_images(), missing="identity").shape == (2, 8, 8)
 
 
 def test_the_head_of_a_pooling_model_reads_patches_and_of_others_the_class_token():

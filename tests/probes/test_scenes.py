@@ -16,8 +16,8 @@ from softbias.probes.scenes import background_probe, combined_probe, draw_exampl
 CLASSES = 10
 LABELS = np.arange(40) % CLASSES
 SHADES = (LABELS * 25 + 5).astype(np.uint8)  # the shade tells the class
-PICTURES = np.broadcast_to(SHADES[:, None, None, None], (40, 8, 8, 3)).copy()
-DATA = (PICTURES, LABELS)
+IMAGES = np.broadcast_to(SHADES[:, None, None, None], (40, 8, 8, 3)).copy()
+DATA = (IMAGES, LABELS)
 
 
 class BySeed(nn.Module):
@@ -27,10 +27,10 @@ class BySeed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.chance = torch.Generator().manual_seed(0)
+        self.rng = torch.Generator().manual_seed(0)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return torch.rand(len(images), CLASSES, generator=self.chance)
+        return torch.rand(len(images), CLASSES, generator=self.rng)
 
 
 class Oracle(nn.Module):
@@ -44,7 +44,7 @@ class Oracle(nn.Module):
 
 
 def test_a_combined_scene_shows_four_distinct_classes_in_reading_order():
-    scenes = combined(PICTURES, LABELS, range(50), seed=1)
+    scenes = combined(IMAGES, LABELS, range(50), seed=1)
     assert scenes.images.shape == (50, 16, 16, 3)
     for image, labels, sources in zip(scenes.images, scenes.labels, scenes.sources, strict=True):
         assert len(set(labels)) == 4 and (LABELS[sources] == labels).all()
@@ -53,15 +53,15 @@ def test_a_combined_scene_shows_four_distinct_classes_in_reading_order():
 
 
 def test_a_scene_is_a_function_of_seed_and_number():
-    whole, part = combined(PICTURES, LABELS, range(20), seed=3), combined(PICTURES, LABELS, range(10, 20), seed=3)
+    whole, part = combined(IMAGES, LABELS, range(20), seed=3), combined(IMAGES, LABELS, range(10, 20), seed=3)
     np.testing.assert_array_equal(whole.images[10:], part.images)
-    assert (combined(PICTURES, LABELS, range(20), seed=4).sources != whole.sources).any()
+    assert (combined(IMAGES, LABELS, range(20), seed=4).sources != whole.sources).any()
 
 
 def test_a_pasted_picture_lies_whole_on_the_background_where_it_was_asked_for():
     blank = [np.full((40, 50, 3), 200, np.uint8)]
     for position in ("random", "center", "corner"):
-        scenes = on_background(PICTURES, LABELS, blank, range(30), size=32, position=position)
+        scenes = on_background(IMAGES, LABELS, blank, range(30), size=32, position=position)
         for image, label in zip(scenes.images, scenes.labels, strict=True):
             rows, columns = np.nonzero(image[..., 0] == 25 * label + 5)
             if label == 0:  # its shade is unlike the background's in any case
@@ -69,17 +69,17 @@ def test_a_pasted_picture_lies_whole_on_the_background_where_it_was_asked_for():
             assert rows.max() - rows.min() == 7 and columns.max() - columns.min() == 7
             if position != "random":
                 assert rows.min() == columns.min() == (12 if position == "center" else 0)
-    twice = on_background(PICTURES, LABELS, blank, range(3), size=32, scale=2.0, position="corner")
+    twice = on_background(IMAGES, LABELS, blank, range(3), size=32, scale=2.0, position="corner")
     assert (twice.images[:, :16, :16, 0] == SHADES[twice.sources][:, None, None]).all()
 
 
 def test_what_cannot_be_made_is_refused_by_name():
     with pytest.raises(ValueError, match="only 3"):
-        combined(PICTURES[:3], LABELS[:3], range(1))
+        combined(IMAGES[:3], LABELS[:3], range(1))
     with pytest.raises(ValueError, match="scale 5 does not fit"):
-        on_background(PICTURES, LABELS, [np.zeros((64, 64, 3), np.uint8)], range(1), scale=5)
+        on_background(IMAGES, LABELS, [np.zeros((64, 64, 3), np.uint8)], range(1), scale=5)
     with pytest.raises(ValueError, match="no position 'left'"):
-        on_background(PICTURES, LABELS, [np.zeros((64, 64, 3), np.uint8)], range(1), position="left")
+        on_background(IMAGES, LABELS, [np.zeros((64, 64, 3), np.uint8)], range(1), position="left")
     with pytest.raises(ValueError, match="no folder of backgrounds"):
         load_backgrounds("nowhere")
 
@@ -116,13 +116,13 @@ def test_one_that_sees_everything_matches_all_four():
 
 
 def test_an_interval_grows_where_few_pictures_make_many_scenes():
-    few = background_probe(BySeed(), (PICTURES, LABELS), n=800, entries=("resize",))[0]
+    few = background_probe(BySeed(), (IMAGES, LABELS), n=800, entries=("resize",))[0]
 
     class First(Oracle):
         def forward(self, images):
             return nn.functional.one_hot(torch.zeros(len(images), dtype=torch.long), CLASSES).float()
 
-    always = background_probe(First(), (PICTURES, LABELS), n=800, entries=("resize",))[0]  # right for 4 of the 40 pictures
+    always = background_probe(First(), (IMAGES, LABELS), n=800, entries=("resize",))[0]  # right for 4 of the 40 pictures
     assert always["high"] - always["low"] > 3 * (few["high"] - few["low"])
 
 
