@@ -1,4 +1,4 @@
-"""A run's directory: everything that a finished or an unfinished run can be asked.
+"""The directory of a run, finished or not: its files, and what can be read from them.
 
 config.yaml           what defines the run; usable as --config
 metrics.jsonl         one line per logged step and per epoch
@@ -13,7 +13,7 @@ report.html           one page about the run
     run.spec.model, run.summary()["test"]["accuracy"]
     run.classifier(run.checkpoints[0])                  # the model before its first step
 
-Nothing here imports torch before a model or its images are asked for: a list of runs must appear at once.
+torch is imported only by methods that need it, so that a list of runs appears at once.
 """
 
 from __future__ import annotations
@@ -52,19 +52,6 @@ class Checkpoint:
 
 
 START = Checkpoint(0)
-
-
-def checked_fraction(given: float, name: str = "train_fraction") -> float:
-    """A share of the training images: more than 0 and at most 1.
-
-    >>> checked_fraction(10)
-    Traceback (most recent call last):
-    softbias.errors.SoftbiasError: train_fraction is a share, more than 0 and at most 1, but is 10; for 10 % give 0.1
-    """
-    if not 0 < given <= 1:
-        hint = f"; for {given:g} % give {given / 100:g}" if 1 < given <= 100 else ""
-        raise SoftbiasError(f"{name} is a share, more than 0 and at most 1, but is {given:g}{hint}")
-    return float(given)
 
 
 class Run:
