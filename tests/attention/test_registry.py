@@ -18,82 +18,16 @@ from softbias.attention import (
     Window,
     find_attention,
     list_attention,
-    register_attention,
 )
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 
 
-@pytest.fixture(autouse=True)
-def registry_as_it_was():
-    before = dict(ATTENTION)
-    yield
-    ATTENTION.clear()
-    ATTENTION.update(before)
-
-
-class Mine(Full):
-    pass
-
-
 def test_every_registered_name_is_found_and_listed():
-    assert list_attention() == sorted(ATTENTION)
+    assert sorted(list_attention()) == sorted(ATTENTION)
     for name, mechanism in ATTENTION.items():
         assert find_attention(name) is mechanism
         assert issubclass(mechanism, Attention)
-
-
-def test_a_registered_mechanism_is_found_by_its_name():
-    assert register_attention("mine", Mine) is Mine
-    assert find_attention("mine") is Mine
-    assert "mine" in list_attention()
-
-
-def test_registering_the_same_mechanism_again_changes_nothing():
-    register_attention("mine", Mine)
-    register_attention("mine", Mine)
-    assert find_attention("mine") is Mine
-
-
-def test_a_taken_name_is_refused_with_its_owner():
-    with pytest.raises(ValueError, match=r"the name 'full' is taken by softbias\.attention\.full\.Full"):
-        register_attention("full", Mine)
-    assert find_attention("full") is Full
-
-
-@pytest.mark.parametrize("something", [object, Grid, "Full", Full(16, 4, Grid(2, 2)), None], ids=repr)
-def test_something_that_is_no_mechanism_is_refused(something):
-    with pytest.raises(ValueError, match=r"must be a subclass of softbias\.attention\.Attention, but got"):
-        register_attention("mine", something)
-    assert "mine" not in ATTENTION
-
-
-def test_an_unknown_name_is_refused_with_the_nearest_one_and_the_choices():
-    with pytest.raises(ValueError, match=r"no attention 'gatd'; did you mean 'gated'.*dwconv, full, gated, masked") as error:
-        find_attention("gatd")
-    assert "window" in str(error.value)
-
-
-def test_a_name_like_no_other_is_refused_without_a_guess():
-    with pytest.raises(ValueError, match="no attention 'zzz'; the choices are") as error:
-        find_attention("zzz")
-    assert "did you mean" not in str(error.value)
-
-
-def test_an_entry_point_of_another_package_is_found(tmp_path, monkeypatch):
-    info = tmp_path / "foreign-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[softbias.attention]\nforeign = foreign_attention:Foreign\n")
-    (tmp_path / "foreign_attention.py").write_text("from softbias.attention import Full\n\n\nclass Foreign(Full):\n    pass\n")
-    with pytest.raises(ValueError, match="no attention 'foreign'"):
-        find_attention("foreign")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert "foreign" in list_attention()
-    assert "foreign" not in ATTENTION  # listing imports nothing
-    found = find_attention("foreign")
-    assert (found.__module__, found.__name__) == ("foreign_attention", "Foreign")
-    assert issubclass(found, Full)
 
 
 def table_row(name: str, mechanism: type[Attention]) -> str:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import softbias
-from softbias.errors import SoftbiasError, UnknownNameError
+from softbias.errors import SoftbiasError
 from softbias.models import (
     PRESETS,
     ModelSpec,
@@ -175,19 +175,3 @@ def test_a_taken_name_and_something_that_is_no_preset_are_refused():
         register_preset("deit_nano", Preset(mine, {"width": 16}))
     with pytest.raises(SoftbiasError, match="Preset"):
         register_preset("mine", mine)
-
-
-@pytest.mark.usefixtures("presets_as_they_were")
-def test_a_preset_of_another_package_is_found_by_its_entry_point(tmp_path, monkeypatch):
-    info = tmp_path / "foreign-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[softbias.models]\nforeign_nano = foreign_presets:NANO\n")
-    lines = ["from softbias.models import Preset", "from softbias.models.presets import deit"]
-    lines += ['NANO = Preset(deit, {"width": 16, "heads": 2, "depth": 1}, 32, 10)']
-    (tmp_path / "foreign_presets.py").write_text("\n".join(lines))
-    with pytest.raises(UnknownNameError):
-        create_model("foreign_nano")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert "foreign_nano" in list_models() and "foreign_nano" not in PRESETS, "listing imports nothing"
-    assert create_model("foreign_nano").spec.width == 16

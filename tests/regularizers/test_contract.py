@@ -1,20 +1,16 @@
 """The contract of every registered regularizer; and one from outside the package that defines nothing but its loss."""
 
 import json
-from importlib.metadata import EntryPoint
 
 import pytest
 import torch
 
-from softbias import regularizers
 from softbias.cli import main
 from softbias.regularizers import (
     REGULARIZERS,
     Regularizer,
     head_average,
     list_regularizers,
-    parse_regularizer,
-    register_regularizer,
 )
 from softbias.regularizers.contract import check_regularizer
 
@@ -60,21 +56,6 @@ def test_a_loss_alone_keeps_the_contract_trains_is_logged_and_stands_on_the_page
     assert row["loss"] == pytest.approx(row["task_loss"] + 0.5 * row["sharpness_loss"], abs=1e-5)
     page = (tmp_path / "run/report.html").read_text()
     assert "sharpness, layer 1" in page and "sharpness loss, unweighted" in page and "Penalty: blue" not in page
-
-
-def test_an_entry_point_makes_a_regularizer_known(monkeypatch):
-    monkeypatch.setattr(regularizers, "REGULARIZERS", dict(REGULARIZERS))
-    point = EntryPoint("sharpness", f"{__name__}:Sharpness", "softbias.regularizers")
-    monkeypatch.setattr(EntryPoint, "load", lambda _: Sharpness)
-    monkeypatch.setattr(regularizers, "entry_points", lambda group, name="sharpness": [point] if name == "sharpness" else [])
-    assert "sharpness" in list_regularizers() and parse_regularizer("sharpness:layer=1").name == "sharpness"
-
-
-def test_a_name_is_given_once_and_to_a_regularizer():
-    with pytest.raises(ValueError, match="'style' exists already"):
-        register_regularizer("style", Sharpness)
-    with pytest.raises(ValueError, match="must be a subclass"):
-        register_regularizer("dict", dict)
 
 
 class OneForAll(Sharpness):

@@ -20,7 +20,7 @@ from softbias.study import plan, progress
 from softbias.study.arms import read_recipe
 from softbias.study.compare import Comparison
 from softbias.study.estimate import StudyPlan
-from softbias.study.papers import SCALES, STUDIES, Measurement, find_study, list_studies, measure
+from softbias.study.papers import SCALES, STUDIES, Measurement, find_study, measure
 from softbias.study.papers.measure import ArmValue
 from softbias.study.report.provenance import measured_after
 from softbias.study.spec import StudySpec
@@ -49,21 +49,6 @@ def pretended(name, options):
 def pretend(monkeypatch):
     monkeypatch.setattr(plan, "load_once", pretended)
     monkeypatch.setattr(plan, "arm_macs", lambda arm, pictures: 1)  # models are built once, by their own test
-
-
-def test_a_study_of_another_package_is_found_by_its_entry_point(monkeypatch):
-    class Point:
-        name = "mine"
-
-        def load(self):
-            return replace(find_study("ibit-depth"), name="mine")
-
-    def points(group, name=None):
-        return [Point()] if group == "softbias.studies" and name in (None, "mine") else []
-
-    monkeypatch.setattr("softbias.study.papers.entry_points", points)
-    monkeypatch.setattr("softbias.study.papers.STUDIES", dict(STUDIES))
-    assert list_studies()[-1] == "mine" and find_study("mine").spec("paper").name == "mine-paper"
 
 
 def test_the_twelve_studies_are_there():

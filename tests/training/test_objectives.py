@@ -1,15 +1,13 @@
 """Objectives: the contract of every registered one, values known in closed form, and one from outside the package."""
 
 import math
-from importlib.metadata import EntryPoint
 
 import numpy as np
 import pytest
 import torch
 
-from softbias.training import objectives
 from softbias.training.batches import Batch, Batches, SplitImages
-from softbias.training.objectives import OBJECTIVES, find_objective, list_objectives, register_objective
+from softbias.training.objectives import OBJECTIVES, list_objectives
 from softbias.training.objectives.base import Objective, check_objective
 from softbias.training.objectives.rotation import Rotation
 from softbias.training.objectives.supervised import Supervised
@@ -86,22 +84,6 @@ def test_an_objective_from_outside_is_checked_trained_and_scored(train, mirror):
     result = train("arvit_nano", objective="mirror")
     assert result.summary["pretext"] and result.summary["test"]["n"] == 40
     assert result.summary["test"]["task"] == Mirror.task and result.model.num_classes == 2
-
-
-def test_an_entry_point_makes_an_objective_known(monkeypatch):
-    monkeypatch.setattr(objectives, "OBJECTIVES", dict(OBJECTIVES))
-    point = EntryPoint("mirror", f"{__name__}:Mirror", "softbias.objectives")
-    monkeypatch.setattr(EntryPoint, "load", lambda _: Mirror)
-    monkeypatch.setattr(objectives, "entry_points", lambda group, name="mirror": [point] if name == "mirror" else [])
-    assert "mirror" in list_objectives() and Recipe(objective="mirror").objective == "mirror"
-    assert isinstance(find_objective("mirror"), Mirror)
-
-
-def test_a_name_is_given_once():
-    with pytest.raises(ValueError, match="'rotation' exists already"):
-        register_objective("rotation", Mirror)
-    with pytest.raises(ValueError, match="did you mean 'rotation'"):
-        find_objective("rotaton")
 
 
 def test_an_objective_without_a_gradient_or_with_wrong_targets_is_caught(monkeypatch):

@@ -6,8 +6,6 @@ From outside the package: `register_attention("mine", Mine)`, or an entry point 
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-
 from softbias.attention.base import Attention, ConversionError, NoAttentionMapError
 from softbias.attention.dwconv import DepthwiseConv
 from softbias.attention.full import Full
@@ -15,7 +13,7 @@ from softbias.attention.gated import Gated
 from softbias.attention.masked import Masked
 from softbias.attention.positional import Positional
 from softbias.attention.window import Window
-from softbias.errors import SoftbiasError, unknown_name
+from softbias.registry import Registry
 
 __all__ = [
     "ATTENTION",
@@ -33,7 +31,8 @@ __all__ = [
     "register_attention",
 ]
 
-ATTENTION: dict[str, type[Attention]] = {
+ATTENTION = Registry[type[Attention]]("attention", group="softbias.attention", subclass_of=Attention)
+ATTENTION |= {
     "full": Full,
     "positional": Positional,
     "gated": Gated,
@@ -41,28 +40,6 @@ ATTENTION: dict[str, type[Attention]] = {
     "window": Window,
     "dwconv": DepthwiseConv,
 }
-
-ENTRY_POINTS = "softbias.attention"
-
-
-def register_attention(name: str, mechanism: type[Attention]) -> type[Attention]:
-    """Make a mechanism from outside the package usable by name in every spec and command."""
-    if not (isinstance(mechanism, type) and issubclass(mechanism, Attention)):
-        raise SoftbiasError(f"a mechanism must be a subclass of softbias.attention.Attention, but got {mechanism!r}")
-    if ATTENTION.get(name, mechanism) is not mechanism:
-        raise SoftbiasError(f"the name {name!r} is taken by {ATTENTION[name].__module__}.{ATTENTION[name].__qualname__}")
-    ATTENTION[name] = mechanism
-    return mechanism
-
-
-def find_attention(name: str) -> type[Attention]:
-    if name not in ATTENTION:
-        for point in entry_points(group=ENTRY_POINTS, name=name):
-            register_attention(name, point.load())
-    if name not in ATTENTION:
-        raise unknown_name("attention", name, list_attention())
-    return ATTENTION[name]
-
-
-def list_attention() -> list[str]:
-    return sorted({*ATTENTION, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+register_attention = ATTENTION.register
+find_attention = ATTENTION.find
+list_attention = ATTENTION.names

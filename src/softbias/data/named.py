@@ -11,7 +11,6 @@ an entry point in the group "softbias.data". `softbias.data.check_dataset` is th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import platformdirs
@@ -33,8 +32,9 @@ from softbias.data.obtain import (
     with_torchvision,
 )
 from softbias.data.packs import ARRAY_FILES, PACKED, DatasetRequest, array_folder, npz_pack, resized_set, sheets
-from softbias.errors import SoftbiasError, unknown_name
+from softbias.errors import SoftbiasError
 from softbias.notes import Note
+from softbias.registry import Registry
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IMAGENETTE = {
@@ -49,28 +49,6 @@ IMAGEWOOF = {
 }  # fmt: skip
 
 Loader = Callable[[DatasetRequest], Dataset]
-ENTRY_POINTS = "softbias.data"
-
-
-def register_dataset(name: str, loader: Loader) -> Loader:
-    """Make a set from outside the package usable by name in every command."""
-    if DATASETS.get(name, loader) is not loader:
-        raise SoftbiasError(f"the name {name!r} is taken by {DATASETS[name].__module__}.{DATASETS[name].__qualname__}")
-    DATASETS[name] = loader
-    return loader
-
-
-def list_datasets() -> list[str]:
-    return sorted({*DATASETS, *(point.name for point in entry_points(group=ENTRY_POINTS))})
-
-
-def find_dataset(name: str) -> Loader:
-    if name not in DATASETS:
-        for point in entry_points(group=ENTRY_POINTS, name=name):
-            register_dataset(name, point.load())
-    if name not in DATASETS:
-        raise unknown_name("data set", name, list_datasets())
-    return DATASETS[name]
 
 
 def load_named(
@@ -221,7 +199,8 @@ def tiny_imagenet(request: DatasetRequest) -> Dataset:
     return decoded(request, make_listing(root, [*train.files, *files], classes, split, train.notes), 64, VAL_IS_TEST)
 
 
-DATASETS: dict[str, Loader] = {
+DATASETS = Registry[Loader]("data set", group="softbias.data")
+DATASETS |= {
     "fashion": fashion_set,
     "cifar10": cifar10,
     "cifar100": cifar100,
@@ -231,3 +210,6 @@ DATASETS: dict[str, Loader] = {
     "imagenet": imagenet,
     "tiny-imagenet": tiny_imagenet,
 }
+register_dataset = DATASETS.register
+find_dataset = DATASETS.find
+list_datasets = DATASETS.names

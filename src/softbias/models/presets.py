@@ -11,14 +11,13 @@ import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any
 
 from softbias.errors import FewTokensWarning, SoftbiasError, unknown_name
 from softbias.models.spec import Layer, ModelSpec, ResNetSpec, Spec, pair, suitable_patch
+from softbias.registry import Registry
 
 FEW_PATCHES = 16
-ENTRY_POINTS = "softbias.models"
 
 
 def deit(*, width: int, heads: int, depth: int = 12, **image: Any) -> ModelSpec:
@@ -155,7 +154,8 @@ class Preset:
 TINY, SMALL, BASE = {"width": 192, "heads": 3}, {"width": 384, "heads": 6}, {"width": 768, "heads": 12}
 NANO = {"width": 64, "heads": 4, "depth": 4}
 
-PRESETS: dict[str, Preset] = {
+PRESETS = Registry[Preset]("model", group="softbias.models", instance_of=Preset)
+PRESETS |= {
     "deit_tiny": Preset(deit, TINY),
     "deit_small": Preset(deit, SMALL),
     "deit_base": Preset(deit, BASE),
@@ -186,30 +186,8 @@ PRESETS: dict[str, Preset] = {
         resnet, {"blocks": (1, 1, 1, 1), "channels": (16, 32, 64, 96), "bottleneck": False}, 32, 10, ResNetSpec
     ),
 }
+register_preset, find_preset, preset_names = PRESETS.register, PRESETS.find, PRESETS.names
 BUILT_IN = tuple(PRESETS)  # these are in timm's registry, too
-
-
-def register_preset(name: str, preset: Preset) -> Preset:
-    """Make a preset from outside the package usable by name in `create_model` and in every command."""
-    if not isinstance(preset, Preset):
-        raise SoftbiasError(f"a preset must be a softbias.models.Preset, but got {preset!r}")
-    if PRESETS.get(name, preset) != preset:
-        raise SoftbiasError(f"the name {name!r} is taken by another preset")
-    PRESETS[name] = preset
-    return preset
-
-
-def find_preset(name: str) -> Preset:
-    if name not in PRESETS:
-        for point in entry_points(group=ENTRY_POINTS, name=name):
-            register_preset(name, point.load())
-    if name not in PRESETS:
-        raise unknown_name("model", name, preset_names())
-    return PRESETS[name]
-
-
-def preset_names() -> list[str]:
-    return sorted({*PRESETS, *(point.name for point in entry_points(group=ENTRY_POINTS))})
 
 
 def preset_spec(

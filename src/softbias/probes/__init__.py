@@ -16,14 +16,13 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from softbias.classifier import Classifier
-from softbias.errors import NotMeasurableError, SoftbiasError, unknown_name
+from softbias.errors import NotMeasurableError, unknown_name
 from softbias.models.inspect import unwrap
 from softbias.probes import (
     changes,
@@ -42,6 +41,7 @@ from softbias.probes.attribution import evaluating
 from softbias.probes.drawing import draw_points
 from softbias.probes.rows import Rows
 from softbias.probes.sampling import Source
+from softbias.registry import Registry
 
 __all__ = ["PROBES", "NotMeasurableError", "Probe", "Rows", "find_probe", "list_probes", "register_probe"]
 
@@ -90,7 +90,8 @@ def points(stem: str, across: str, title: str = "share of pictures") -> Callable
     return partial(draw_points, stem=stem, panels_by="measure", across=across, title=title)
 
 
-PROBES: dict[str, Probe] = {
+PROBES = Registry[Probe]("probe", group="softbias.probes", instance_of=Probe)
+PROBES |= {
     "locality": Probe(locality.locality, locality.draw, "how far attention reaches, per layer and head"),
     "gates": Probe(
         learned_bias.gates, learned_bias.draw_gates, "gate, strength α, center and width of every positional head", 0, ()
@@ -148,28 +149,8 @@ PROBES: dict[str, Probe] = {
         passes=((40, 1), (6, 2), (5, 4)),
     ),
 }  # fmt: skip
+register_probe = PROBES.register
+find_probe = PROBES.find
+list_probes = PROBES.names
+
 SUMMARIES = ("profile", "illustrations")  # probes that measure nothing beyond the others
-ENTRY_POINTS = "softbias.probes"
-
-
-def register_probe(name: str, probe: Probe) -> Probe:
-    """Make a probe from outside the package usable by name in Python and on the command line."""
-    if not isinstance(probe, Probe):
-        raise SoftbiasError(f"a probe must be a softbias.probes.Probe, but got {probe!r}")
-    if PROBES.get(name, probe) is not probe:
-        raise SoftbiasError(f"the name {name!r} is taken by another probe")
-    PROBES[name] = probe
-    return probe
-
-
-def find_probe(name: str) -> Probe:
-    if name not in PROBES:
-        for point in entry_points(group=ENTRY_POINTS, name=name):
-            register_probe(name, point.load())
-    if name not in PROBES:
-        raise unknown_name("probe", name, list_probes())
-    return PROBES[name]
-
-
-def list_probes() -> list[str]:
-    return [*PROBES, *(point.name for point in entry_points(group=ENTRY_POINTS) if point.name not in PROBES)]

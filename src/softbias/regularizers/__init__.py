@@ -17,10 +17,10 @@ import inspect
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from typing import Any
 
 from softbias.errors import SoftbiasError, unknown_name
+from softbias.registry import Registry
 from softbias.regularizers.base import Regularizer, head_average, minmax, reduce
 from softbias.regularizers.distance import Distance, attention_penalty, distance_loss, distance_penalty
 from softbias.regularizers.style import Style, patch_grams, style_loss, style_similarity
@@ -47,36 +47,17 @@ __all__ = [
     "style_similarity",
 ]
 
-REGULARIZERS: dict[str, type[Regularizer]] = {
+REGULARIZERS = Registry[type[Regularizer]]("regularizer", group="softbias.regularizers", subclass_of=Regularizer)
+REGULARIZERS |= {
     "distance": Distance,
     "style": Style,
 }
+register_regularizer = REGULARIZERS.register
+find_regularizer = REGULARIZERS.find
+list_regularizers = REGULARIZERS.names
 
-ENTRY_POINTS = "softbias.regularizers"
+
 WEIGHT = 0.01
-
-
-def register_regularizer(name: str, regularizer: type[Regularizer]) -> type[Regularizer]:
-    """Make a regularizer from outside the package usable by name in every recipe."""
-    if not (isinstance(regularizer, type) and issubclass(regularizer, Regularizer)):
-        raise SoftbiasError(f"a regularizer must be a subclass of softbias.regularizers.Regularizer, but got {regularizer!r}")
-    if REGULARIZERS.get(name, regularizer) is not regularizer:
-        raise SoftbiasError(f"the regularizer {name!r} exists already: {REGULARIZERS[name].__module__}")
-    REGULARIZERS[name] = regularizer
-    return regularizer
-
-
-def list_regularizers() -> list[str]:
-    return sorted({*REGULARIZERS, *(point.name for point in entry_points(group=ENTRY_POINTS))})
-
-
-def find_regularizer(name: str) -> type[Regularizer]:
-    if name not in REGULARIZERS:
-        for point in entry_points(group=ENTRY_POINTS, name=name):
-            register_regularizer(name, point.load())
-    if name not in REGULARIZERS:
-        raise unknown_name("regularizer", name, list_regularizers())
-    return REGULARIZERS[name]
 
 
 @dataclass(frozen=True)

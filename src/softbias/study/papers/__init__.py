@@ -6,15 +6,14 @@ scale by tests/study/test_papers.py. From outside the package: an entry point in
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-
-from softbias.errors import SoftbiasError, unknown_name
+from softbias.registry import Registry
 from softbias.study.papers import arvit, convit, eth, ibit
 from softbias.study.papers.named import SCALES, Measurement, NamedStudy, Scale
 
 __all__ = ["SCALES", "STUDIES", "Measurement", "NamedStudy", "Scale", "find_study", "list_studies"]
 
-STUDIES: dict[str, NamedStudy] = {
+STUDIES = Registry[NamedStudy]("named study", group="softbias.studies", instance_of=NamedStudy)
+STUDIES |= {
     "convit-sample-efficiency": convit.SAMPLE_EFFICIENCY,
     "convit-sizes": convit.SIZES,
     "convit-locality": convit.LOCALITY,
@@ -28,22 +27,5 @@ STUDIES: dict[str, NamedStudy] = {
     "eth-combined": eth.COMBINED,
     "eth-background": eth.BACKGROUND,
 }
-
-ENTRY_POINTS = "softbias.studies"
-
-
-def find_study(name: str) -> NamedStudy:
-    if name not in STUDIES:
-        for point in entry_points(group=ENTRY_POINTS, name=name):
-            found = point.load()
-            if not isinstance(found, NamedStudy):
-                raise SoftbiasError(f"the entry point {name} of {ENTRY_POINTS} must be a NamedStudy, but is {found!r}")
-            STUDIES[name] = found
-    if name not in STUDIES:
-        raise unknown_name("named study", name, list_studies())
-    return STUDIES[name]
-
-
-def list_studies() -> list[str]:
-    """Ours in their order, then those of other packages."""
-    return list(dict.fromkeys([*STUDIES, *sorted(point.name for point in entry_points(group=ENTRY_POINTS))]))
+find_study = STUDIES.find
+list_studies = STUDIES.names
