@@ -17,11 +17,11 @@ from .small_studies import SHORT
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory) -> str:
     """120 + 60 pictures of 8 × 8 pixels; brightness tells the class."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     arrays = {}
     for split, count in (("train", 120), ("test", 60)):
         labels = np.arange(count) % 3
-        noise = chance.integers(0, 90, (count, 8, 8, 3))
+        noise = rng.integers(0, 90, (count, 8, 8, 3))
         arrays |= {f"{split}_images": (labels[:, None, None, None] * 60 + noise).astype(np.uint8), f"{split}_labels": labels}
     file = tmp_path_factory.mktemp("pictures") / "bright.npz"
     np.savez(file, **arrays)

@@ -132,11 +132,11 @@ def test_two_studies_at_once_in_one_folder_share_the_work(little_study, tmp_path
 @pytest.mark.parametrize("jobs", [0, 2])
 def test_24_runs_killed_three_times_end_bit_for_bit_as_if_never_stopped(little_study, tmp_path, jobs):
     spec = little_study("deit_nano,convit_nano,resnet_nano", fractions=(0.5, 1), seeds=4, overrides={"steps": 60})
-    out, chance = tmp_path / "s", random.Random(jobs)
+    out, rng = tmp_path / "s", random.Random(jobs)
     for kill in range(3):
         process = start(spec, out, jobs)
         wait_until(lambda kill=kill: finished(out) >= 5 * (kill + 1), process)
-        time.sleep(chance.random())
+        time.sleep(rng.random())
         assert process.poll() is None, "it ended before it could be killed"
         victims = owners(out / "runs" / ".claims") if kill != 1 else []  # in the second round workers are left to notice
         for pid in {*victims, process.pid}:
