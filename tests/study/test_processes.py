@@ -50,7 +50,7 @@ def finished(out: Path) -> int:
 
 
 def checkpoints(out: Path) -> int:
-    return len(list(out.glob("runs/*/checkpoints/step-*")))
+    return len(list(out.glob("runs/*/checkpoints/step-*[0-9]")))
 
 
 def whole(spec, out: Path) -> dict:
