@@ -215,10 +215,10 @@ def test_a_dry_run_plans_and_trains_nothing(tmp_path, capsys):
 class Heard(progress.StudyDisplay):
     def __init__(self):
         super().__init__()
-        self.told = []
+        self.messages = []
 
     def message(self, text):
-        self.told.append(text)
+        self.messages.append(text)
 
 
 def finished_study(monkeypatch, tmp_path, **more):
@@ -260,7 +260,7 @@ def test_a_measurement_that_fails_is_told_and_hides_neither_runs_nor_report(monk
     heard = Heard()
     done = measure.reproduce(named, "smoke", named.build("paper"), tmp_path, device="cpu", display=heard)
     assert done.report is not None and happened == [False, "report"]
-    assert any("RuntimeError: out of memory" in text for text in heard.told)
+    assert any("RuntimeError: out of memory" in text for text in heard.messages)
 
 
 def test_nothing_is_measured_where_runs_failed(monkeypatch, tmp_path):
@@ -268,7 +268,7 @@ def test_nothing_is_measured_where_runs_failed(monkeypatch, tmp_path):
     named = replace(find_study("convit-sizes"), after=lambda *_: happened.append("measured"))
     heard = Heard()
     measure.reproduce(named, "smoke", named.build("paper"), tmp_path, device="cpu", display=heard)
-    assert happened == [False, "report"] and any("some runs failed" in text for text in heard.told)
+    assert happened == [False, "report"] and any("some runs failed" in text for text in heard.messages)
 
 
 def test_the_interval_over_seeds_is_student_s():

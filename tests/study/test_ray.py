@@ -94,7 +94,10 @@ def test_a_study_survives_the_loss_of_a_node(little_study, tmp_path, monkeypatch
             deadline = time.monotonic() + 900
             while time.monotonic() < deadline and not killed:
                 time.sleep(0.1)
-                if len(claimed(out)) == 2 and len({path.parents[1] for path in out.glob("runs/*/checkpoints/step-*[0-9]")}) == 2:
+                if (
+                    len(claimed(out)) == 2
+                    and len({path.parents[1] for path in out.glob("runs/*/checkpoints/step-*[0-9]")}) == 2
+                ):
                     raylet = lost.all_processes["raylet"][0].process.pid
                     there = [pid for pid in claimed(out) if parent(pid) == raylet]
                     cluster.remove_node(lost, allow_graceful=False)
