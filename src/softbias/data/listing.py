@@ -258,7 +258,7 @@ def some(names: Sequence[str], most: int = 5) -> str:
 
 def counted_images(count: int) -> str:
     """
-    >>> pictures(1), pictures(2)
+    >>> counted_images(1), counted_images(2)
     ('1 picture', '2 pictures')
     """
     return "1 picture" if count == 1 else f"{count} pictures"
