@@ -28,6 +28,9 @@ WHOLE = {
     "Average": "ModelEma", "RecordedStep": "CudaGraphStep", "Given": "PartialRunSpec", "Place": "PositionBias",
     "chance": "rng, stats or chance_level", "few": "short_seq",
 }  # fmt: skip
+ALLOWED = {  # (file, name): the reason
+    ("src/softbias/runs/spec.py", "pictures"): "a key of summary.json, which older runs have",
+}
 
 
 def words(name: str) -> list[str]:
@@ -55,6 +58,8 @@ def main(folders: list[str]) -> int:
             if file.name == Path(__file__).name:
                 continue
             for line, name, better in mistakes(file):
+                if (file.as_posix(), name) in ALLOWED:
+                    continue
                 found += 1
                 print(f"{file}:{line}: the name {name!r}: say {better}")
     return 1 if found else 0

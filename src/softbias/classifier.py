@@ -213,7 +213,7 @@ def stated_size(model: Any, cfg: Any) -> tuple[int, int] | None:
 
 
 def resize_mode(crop_mode: str | None) -> str:
-    return {theirs: ours for ours, theirs in CROP_MODES.items()}.get(crop_mode or "center", "crop")
+    return {timm_mode: mode for mode, timm_mode in CROP_MODES.items()}.get(crop_mode or "center", "crop")
 
 
 def preprocessing_beside(folder: Path) -> dict[str, Any]:

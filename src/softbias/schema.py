@@ -120,8 +120,8 @@ def refuse_unknown(given: Mapping[str, Any], known: Mapping[str, Any], where: st
 
 def require(right: bool, kind: Any, given: Any, where: str, path: str) -> Any:
     if not right:
-        shown = repr(given) if len(repr(given)) <= 60 else f"{repr(given)[:57]}…"
-        raise SchemaError(f"{where}: {path or 'the whole'} must be {describe(kind)}, but is {shown}")
+        abridged = repr(given) if len(repr(given)) <= 60 else f"{repr(given)[:57]}…"
+        raise SchemaError(f"{where}: {path or 'the whole'} must be {describe(kind)}, but is {abridged}")
     return given
 
 

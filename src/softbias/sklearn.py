@@ -73,7 +73,7 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: ArrayLike) -> SoftbiasClassifier:
         labels = np.asarray(y)
-        images = self.pictures(X, None)
+        images = self.to_images(X, None)
         if labels.shape != (len(images),):
             raise SoftbiasError(
                 f"X holds {len(images)} pictures, so y must have shape ({len(images)},), but it has {labels.shape}"
@@ -104,14 +104,14 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Probabilities in the order of `classes_`.  # (n, K)"""
         check_is_fitted(self, "classifier_")
-        return self.classifier_.probabilities(self.pictures(X, self.classifier_.img_size))
+        return self.classifier_.probabilities(self.to_images(X, self.classifier_.img_size))
 
     def predict(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self, "classifier_")
         labels: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
         return labels
 
-    def pictures(self, X: Any, size: tuple[int, int] | None) -> NDArray[np.uint8]:
+    def to_images(self, X: Any, size: tuple[int, int] | None) -> NDArray[np.uint8]:
         """X as bytes at a size: the model's, or before there is one the size asked for.  # (n, height, width, 3)"""
 
         check_resize_mode(self.resize_mode)

@@ -8,7 +8,7 @@ from PIL import Image
 import softbias
 from softbias.classifier import Classifier
 from softbias.errors import SoftbiasError
-from softbias.runs.inference import find_pictures
+from softbias.runs.inference import find_image_files
 from softbias.runs.opening import open_classifier
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
@@ -69,22 +69,22 @@ def test_a_confidence_below_the_threshold_is_flagged(saved, files):
 
 
 def test_folders_are_searched_and_files_are_taken_as_they_are(files, tmp_path):
-    assert find_pictures([files[0].parent]) == files
-    assert find_pictures([tmp_path / "nothing.xyz"]) == [tmp_path / "nothing.xyz"]
+    assert find_image_files([files[0].parent]) == files
+    assert find_image_files([tmp_path / "nothing.xyz"]) == [tmp_path / "nothing.xyz"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="there are no pictures in"):
-        find_pictures([tmp_path / "empty"])
+        find_image_files([tmp_path / "empty"])
 
 
 def test_a_table_names_pictures_relative_to_itself(files, tmp_path):
     table = files[0].parent.parent / "new.csv"
     names = [f"{file.parent.name}/{file.name}" for file in files[:2]]
     table.write_text("id;Image\n" + "".join(f"{k};{name}\n" for k, name in enumerate(names)))
-    assert find_pictures([table, files[2]]) == files[:3]
+    assert find_image_files([table, files[2]]) == files[:3]
     (tmp_path / "labels.csv").write_text("label\na\n")
     with pytest.raises(ValueError, match=r"needs a column 'path' .*write path into its first line"):
-        find_pictures([tmp_path / "labels.csv"])
-    assert find_pictures([tmp_path / "missing.csv"]) == [tmp_path / "missing.csv"]  # which is then said to be missing
+        find_image_files([tmp_path / "labels.csv"])
+    assert find_image_files([tmp_path / "missing.csv"]) == [tmp_path / "missing.csv"]  # which is then said to be missing
 
 
 def test_a_run_without_any_checkpoint_is_refused(tmp_path):

@@ -269,9 +269,11 @@ def test_pictures_decide_with_the_seeds(tmp_path):
 
     cells = {(arm, 0.1): [(base + seed) / 1000 for seed in range(4)] for arm, base in (("a", 700), ("b", 720), ("c", 900))}
     table = compare_arms(frame_of(cells), correct=correct).set_index(["arm", "other"])
-    assert table.loc[("b", "a"), "p_holm"] < 0.001 and not table.loc[("b", "a"), "shown"]  # seeds agree; the pictures are few
+    assert (
+        table.loc[("b", "a"), "p_holm"] < 0.001 and not table.loc[("b", "a"), "supported"]
+    )  # seeds agree; the pictures are few
     assert table.loc[("b", "a"), "images_low"] < 0 < table.loc[("b", "a"), "images_high"]
-    assert table.loc[("c", "a"), "shown"] and table.loc[("c", "a"), "n_images"] == 1000
+    assert table.loc[("c", "a"), "supported"] and table.loc[("c", "a"), "n_images"] == 1000
 
 
 def test_runs_tested_on_other_pictures_get_no_interval_over_pictures():
@@ -288,14 +290,14 @@ def says(cells):
 
 def test_with_one_seed_nothing_is_claimed():
     found = says({("a", 0.1): [0.1], ("b", 0.1): [0.9], ("a", 1): [0.2], ("b", 1): [0.95]})
-    assert found.text == "One seed per model: nothing is claimed. Add seeds to compare them." and not found.shown
+    assert found.text == "One seed per model: nothing is claimed. Add seeds to compare them." and not found.supported
     assert found.more == () and "a" not in found.text.split()
 
 
-def test_with_two_seeds_a_difference_is_stated_but_never_shown():
+def test_with_two_seeds_a_difference_is_stated_but_never_supported():
     found = says({("a", 0.1): [0.500, 0.600], ("b", 0.1): [0.600, 0.702]})  # p = 0.006
-    assert "2 seeds are too few to show one" in found.text and not found.shown
-    assert "b was 10.1 ± 1.3 points ahead of a over 2 seeds: too few seeds to call it shown" in found.more[0]
+    assert "2 seeds are too few to show one" in found.text and not found.supported
+    assert "b was 10.1 ± 1.3 points ahead of a over 2 seeds: too few seeds to call it supported" in found.more[0]
 
 
 def test_a_difference_that_holds_is_the_headline():
@@ -307,7 +309,7 @@ def test_a_difference_that_holds_is_the_headline():
             ("b", 1): [0.6, 0.8, 0.7],
         }
     )
-    assert found.shown and found.text.startswith(
+    assert found.supported and found.text.startswith(
         "With 10 % of the data, b beats a by 10.0 ± 0.2 points (n = 3 seeds, p < 0.001"
     )
     assert found.more[0].startswith("With all the data, no difference between")
@@ -315,7 +317,7 @@ def test_a_difference_that_holds_is_the_headline():
 
 def test_without_a_difference_the_headline_says_how_large_one_would_have_to_be():
     found = says({("a", 0.1): [0.50, 0.60, 0.55], ("b", 0.1): [0.58, 0.52, 0.57]})
-    assert "No difference between a and b could be shown with 3 seeds." in found.text and not found.shown
+    assert "No difference between a and b could be shown with 3 seeds." in found.text and not found.supported
     assert "points or more would probably have been found" in found.text
 
 

@@ -51,7 +51,7 @@ def explain(
     from softbias.data.decode import BrokenImageError
     from softbias.environment import find_device
     from softbias.explanations.explanation import explain as explain_one
-    from softbias.runs.inference import find_pictures
+    from softbias.runs.inference import find_image_files
     from softbias.runs.opening import open_classifier
 
     classifier = open_classifier(model, device=find_device(device))
@@ -59,7 +59,7 @@ def explain(
     kinds = [kind for kind, wanted in (("png", png), ("html", html)) if wanted] or ["png", "html"]
     kinds = [] if json and out is None and not (png or html) else kinds
     folder, taken, rows, bad = out or Path("explanations"), set[str](), list[dict[str, Any]](), 0
-    for file in find_pictures(images):
+    for file in find_image_files(images):
         try:
             found = explain_one(classifier, file, query=patch, target=target, methods=chosen)
         except BrokenImageError as error:

@@ -42,7 +42,7 @@ def predict(
     if not files:
         raise SoftbiasError("which pictures? softbias predict MODEL FILES_OR_FOLDERS…")
     from softbias.environment import find_device
-    from softbias.runs.inference import find_pictures
+    from softbias.runs.inference import find_image_files
     from softbias.runs.opening import find_run, open_classifier
 
     run = find_run(model)
@@ -52,7 +52,7 @@ def predict(
     count = {"read": 0, "low": 0, "broken": 0}
 
     def counted() -> Iterator[Prediction]:
-        for row in classifier.stream(find_pictures(files), batch=batch, threshold=threshold):
+        for row in classifier.stream(find_image_files(files), batch=batch, threshold=threshold):
             count["broken" if row.error else "read"] += 1
             count["low"] += row.low
             if row.error:

@@ -104,7 +104,7 @@ def fit(
     settings       when the loop looks, evaluates and saves
     overrides      fields of the recipe and of its augmentation: `softbias.fit("fashion", lr=1e-3, flip=0)`
     """
-    shown = display or Display()
+    advise, display = display is not None, display or Display()
     images = data if isinstance(data, Dataset) else None
     named = data.name if isinstance(data, Dataset) else data
     partial = PartialRunSpec(
@@ -130,15 +130,15 @@ def fit(
     if known is not None and main:  # before the images are read
         Run(folder_of(known, out)).check(known, resume=resume)
     options: dict[str, Any] = {
-        "resume": resume, "display": shown, "keep": keep, "minutes": minutes, "device": device, "trackers": trackers,
+        "resume": resume, "display": display, "keep": keep, "minutes": minutes, "device": device, "trackers": trackers,
         "baseline": baseline, "probe_every": probe_every, "page": page, "settings": settings,
     }  # fmt: skip
     if known is not None and resume and Run(folder_of(known, out)).finished:
         return run_fit(known, out, **options)
     kind = environment.find_device(device)
-    resolved = resolve(partial, kind, images, minutes=minutes, advise=display is not None, progress=decoding_progress(shown))
+    resolved = resolve(partial, kind, images, minutes=minutes, advise=advise, progress=decoding_progress(display))
     for note in (*resolved.notes, *resolved.advice):
-        shown.message(text(note))
+        display.message(text(note))
     return run_fit(resolved.spec, out, data=resolved.data, notes=resolved.notes, **options)
 
 

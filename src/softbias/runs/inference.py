@@ -38,7 +38,7 @@ from softbias.training.objectives import find_objective
 
 def predict(
     source: Source,
-    pictures: str | Path | Iterable[str | Path],
+    files: str | Path | Iterable[str | Path],
     *,
     batch: int = 64,
     threshold: float = LOW_CONFIDENCE,
@@ -47,14 +47,16 @@ def predict(
     """Classify files: a row for each, in order; a file that cannot be read has an error instead of a class.
 
     source      a run's or saved model's folder, "timm:NAME", "hf:FOLDER", a name of `softbias models`, or a module
-    pictures    files, folders, or CSV files with a column path
+    files       image files, folders, or CSV files with a column path
     threshold   a confidence below this is flagged as low
     """
-    named = [pictures] if isinstance(pictures, str | Path) else pictures
-    return open_classifier(source, device=find_device(device)).predict(find_pictures(named), batch=batch, threshold=threshold)
+    sources = [files] if isinstance(files, str | Path) else files
+    return open_classifier(source, device=find_device(device)).predict(
+        find_image_files(sources), batch=batch, threshold=threshold
+    )
 
 
-def find_pictures(sources: Iterable[str | Path]) -> list[Path]:
+def find_image_files(sources: Iterable[str | Path]) -> list[Path]:
     """The files named, those listed in the tables named, and the pictures below the folders named, in natural order."""
     found: list[Path] = []
     for source in map(Path, sources):

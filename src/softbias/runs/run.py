@@ -235,8 +235,8 @@ class Run:
 
     def refuse_if_begun(self) -> None:
         if self.finished:
-            shown = shlex.quote(str(self.path))
-            raise SoftbiasError(f"{self.path} holds a finished run: choose another --out, or softbias runs delete {shown}")
+            quoted = shlex.quote(str(self.path))
+            raise SoftbiasError(f"{self.path} holds a finished run: choose another --out, or softbias runs delete {quoted}")
         if self.begun:
             raise SoftbiasError(f"{self.path} holds a run that was stopped; --resume continues it, or choose another --out")
 

@@ -68,7 +68,7 @@ class Comparison:
 
     @property
     def headline(self) -> str:
-        """The first sentence of the report: a difference that is shown, or that none is."""
+        """The first sentence of the report: a supported difference, or that there is none."""
         return headline(self.differences).text
 
     def _repr_html_(self) -> str:

@@ -116,7 +116,7 @@ def compare_arms(
     p_holm, corrected over all rows of this table; images_low, images_high of the paired bootstrap over test images;
     detectable and detectable_family, the smallest difference found with a power of 80 % by a single test and at the
     strictest step of the correction; relative, the difference as a share of the other's score (the gap of ConViT's table);
-    shown, whether the difference counts as shown (see `headline`).
+    supported, whether seeds and test images both support the difference (see `headline`).
     """
     rows = prepare(frame)
     compared = set(rows["arm"])
@@ -143,7 +143,7 @@ def compare_arms(
     table["detectable"] = [smallest_detectable(test.sd, test.n) for test in tests]
     table["detectable_family"] = [smallest_detectable(test.sd, test.n, alpha=ALPHA / family) for test in tests]
     beyond = (table["images_low"] > 0) | (table["images_high"] < 0) | table["images_low"].isna()
-    table["shown"] = (table["n"] >= LEAST_SEEDS) & (table["p_holm"] < ALPHA) & beyond
+    table["supported"] = (table["n"] >= LEAST_SEEDS) & (table["p_holm"] < ALPHA) & beyond
     return table
 
 
@@ -210,9 +210,9 @@ def accuracy_tables(frame: pd.DataFrame) -> tuple[list[AccuracyTable], str]:
         for arm in dict.fromkeys(part["arm"]):
             found = {row["train_fraction"]: row for _, row in part[part["arm"] == arm].iterrows()}
             rows.append([arm, *(cell_text(found[fraction]) if fraction in found else "–" for fraction in fractions)])
-        pixels = [rows["baseline_accuracy"].dropna() for rows in by_fraction.values()]
-        baseline = [f"{values.mean():.1%}" if len(values) else "–" for values in pixels]
-        tables.append(AccuracyTable(data, head, rows, baseline if any(map(len, pixels)) else None))
+        by_pixel_regression = [rows["baseline_accuracy"].dropna() for rows in by_fraction.values()]
+        baseline = [f"{values.mean():.1%}" if len(values) else "–" for values in by_pixel_regression]
+        tables.append(AccuracyTable(data, head, rows, baseline if any(map(len, by_pixel_regression)) else None))
     kinds = []
     if (cells["n"] > 1).any():
         kinds.append("95 % t interval of the mean over n seeds")

@@ -172,5 +172,5 @@ def baseline_seconds(images: Dataset, train: NDArray[np.int64]) -> float:
     """Seconds of the regression on pixels, which is left out for large sets."""
     if not can_be_fitted(images, train):
         return 0.0
-    pixels: int = pixel_features(images.images[:8]).shape[1]
-    return REGRESSION * len(train) * pixels * len(images.class_names)
+    features: int = pixel_features(images.images[:8]).shape[1]
+    return REGRESSION * len(train) * features * len(images.class_names)

@@ -1,11 +1,11 @@
 """The first sentence about a study, under rules that are fixed before any number is seen.
 
 1. With one seed per arm nothing is claimed, not even which arm is ahead.
-2. With two seeds the differences are stated with their intervals, but none is called shown: a spread that is estimated from
-   two numbers has one degree of freedom, and a t test that rests on it is a lottery.
-3. With three or more seeds a difference counts as shown if both sources of variation agree: the paired t test over seeds
-   gives p < 0.05 after Holm's correction over all comparisons of the study, and the 95 % interval of the paired bootstrap
-   over test images leaves out zero (where the runs have predictions).
+2. With two seeds the differences are stated with their intervals, but none is called supported: a spread that is estimated
+   from two numbers has one degree of freedom, and a t test that rests on it is a lottery.
+3. With three or more seeds a difference counts as supported if both sources of variation agree: the paired t test over
+   seeds gives p < 0.05 after Holm's correction over all comparisons of the study, and the 95 % interval of the paired
+   bootstrap over test images leaves out zero (where the runs have predictions).
 4. Otherwise the sentence says that no difference could be shown, and how large one would have had to be.
 """
 
@@ -23,25 +23,25 @@ ALPHA = 0.05
 LEAST_SEEDS = 3
 RULES = (
     "With one seed per model nothing is claimed, not even which is ahead.",
-    "With two seeds differences are stated with their intervals, but none is called shown: the spread of two numbers says "
-    "too little.",
-    "With three or more seeds a difference counts as shown if both sources of variation agree: the paired t test over seeds "
-    "has p < 0.05 after Holm’s correction over all comparisons of the study, and the 95 % interval over test pictures "
+    "With two seeds differences are stated with their intervals, but none is called supported: the spread of two numbers "
+    "says too little.",
+    "With three or more seeds a difference counts as supported if both sources of variation agree: the paired t test over "
+    "seeds has p < 0.05 after Holm’s correction over all comparisons of the study, and the 95 % interval over test pictures "
     "leaves out zero.",
 )
 
 
 @dataclass(frozen=True)
 class Headline:
-    """text: the sentence; shown: whether it claims a difference; more: a sentence for each of the other fractions."""
+    """text: the sentence; supported: whether it states a supported difference; more: a sentence per other fraction."""
 
     text: str
-    shown: bool
+    supported: bool
     more: tuple[str, ...] = ()
 
 
 def headline(comparisons: pd.DataFrame) -> Headline:
-    """The sentence for a table of `compare_arms`: the first difference that is shown, from little data to much."""
+    """The sentence for a table of `compare_arms`: the first supported difference, from little data to much."""
     if not len(comparisons):
         return Headline("There is one model only: nothing to compare.", False)
     most = int(comparisons["n"].max())
@@ -56,11 +56,11 @@ def headline(comparisons: pd.DataFrame) -> Headline:
         where = f"{amount(fraction)}{f' of {data}' if several else ''}"
         found = sentence(cell[cell["n"] > 1], where[0].upper() + where[1:])
         sentences += [] if found is None else [found]
-    first = next((index for index, (_, shown) in enumerate(sentences) if shown), None)
+    first = next((index for index, (_, supported) in enumerate(sentences) if supported), None)
     if first is None:
-        return Headline(nothing_shown(comparisons), False, tuple(text for text, _ in sentences))
-    text, shown = sentences.pop(first)
-    return Headline(text, shown, tuple(other for other, _ in sentences))
+        return Headline(nothing_supported(comparisons), False, tuple(text for text, _ in sentences))
+    text, supported = sentences.pop(first)
+    return Headline(text, supported, tuple(other for other, _ in sentences))
 
 
 def each(table: pd.DataFrame) -> list[Any]:
@@ -77,33 +77,33 @@ def amount(fraction: float) -> str:
 
 
 def sentence(cell: pd.DataFrame, where: str) -> tuple[str, bool] | None:
-    """About one data set at one fraction: the largest difference that is shown, or else the largest of all."""
+    """About one data set at one fraction: the largest supported difference, or else the largest of all."""
     if not len(cell):
         return None
-    shown = cell[cell["shown"]]
-    rows = shown if len(shown) else cell
+    supported = cell[cell["supported"]]
+    rows = supported if len(supported) else cell
     row = max(each(rows), key=lambda one: abs(one.difference))
-    ahead, behind = (row.arm, row.other) if row.difference >= 0 else (row.other, row.arm)
+    better, worse = (row.arm, row.other) if row.difference >= 0 else (row.other, row.arm)
     half = (row.seeds_high - row.seeds_low) / 2
     points = f"{100 * abs(row.difference):.1f} ± {100 * half:.1f} points"
-    if row.shown:
-        rest = others(shown, row)
-        return f"{where}, {ahead} beats {behind} by {points} (n = {row.n} seeds, {p_value(row.p_holm)}){rest}.", True
+    if row.supported:
+        rest = others(supported, row)
+        return f"{where}, {better} beats {worse} by {points} (n = {row.n} seeds, {p_value(row.p_holm)}){rest}.", True
     if row.n < LEAST_SEEDS:
-        measured = f"{ahead} was {points} ahead of {behind}" if row.difference else f"{ahead} and {behind} scored the same"
-        return f"{where}, {measured} over {row.n} seeds: too few seeds to call it shown.", False
-    largest = f"the largest, {points} between {ahead} and {behind}, may be random (n = {row.n} seeds, {p_value(row.p_holm)})"
+        measured = f"{better} was {points} ahead of {worse}" if row.difference else f"{better} and {worse} scored the same"
+        return f"{where}, {measured} over {row.n} seeds: too few seeds to call it supported.", False
+    largest = f"the largest, {points} between {better} and {worse}, may be random (n = {row.n} seeds, {p_value(row.p_holm)})"
     if len(cell) == 1:
-        return f"{where}, no difference between {ahead} and {behind} could be shown: {points}, n = {row.n} seeds.", False
+        return f"{where}, no difference between {better} and {worse} could be shown: {points}, n = {row.n} seeds.", False
     return f"{where}, no difference could be shown: {largest}.", False
 
 
-def others(shown: pd.DataFrame, row: Any) -> str:
-    rest = len(shown) - 1
+def others(supported: pd.DataFrame, row: Any) -> str:
+    rest = len(supported) - 1
     return "" if rest <= 0 else f"; {rest} more {'pair differs' if rest == 1 else 'pairs differ'}"
 
 
-def nothing_shown(comparisons: pd.DataFrame) -> str:
+def nothing_supported(comparisons: pd.DataFrame) -> str:
     most, arms = int(comparisons["n"].max()), arms_of(comparisons)
     if most < LEAST_SEEDS:
         return f"No difference between {arms} is claimed: {most} seeds are too few to show one."

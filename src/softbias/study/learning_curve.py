@@ -210,9 +210,22 @@ def matching_data(frame: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFram
         made.append(
             {"data": row.data, "train_fraction": row.train_fraction, "arm": better, "other": weaker, "n": row.n}
             | {"target": float(np.mean(target)), "needed": found.amount, "low": found.low, "high": found.high}
-            | {"smallest": min(curve), "largest": max(curve), "shown": row.shown}
+            | {"smallest": min(curve), "largest": max(curve), "supported": row.supported}
         )
-    columns = ["data", "train_fraction", "arm", "other", "n", "target", "needed", "low", "high", "smallest", "largest", "shown"]
+    columns = [
+        "data",
+        "train_fraction",
+        "arm",
+        "other",
+        "n",
+        "target",
+        "needed",
+        "low",
+        "high",
+        "smallest",
+        "largest",
+        "supported",
+    ]
     return pd.DataFrame(made, columns=columns)
 
 

@@ -36,7 +36,7 @@ FILE_TYPES: dict[str, Any] = {  # of fields that a file may have in a shorter fo
     "fractions": float | tuple[float, ...], "seeds": int | tuple[int, ...],
 }  # fmt: skip
 MOST_RUNS = 100_000  # of one study; more of them are a typing error
-SHOWN = 4  # differences between two recipes that an error names
+NAMED_DIFFERENCES = 4  # differences between two recipes that an error names
 
 
 class DifferentStudyError(SoftbiasError):
@@ -148,10 +148,10 @@ def extended(old: StudySpec, new: StudySpec) -> StudySpec:
     different += [f"arm {arm.name}" for arm in new.arms if arms.setdefault(arm.name, arm) != arm]
     if different:
         changes = differences(old.recipe.to_dict(), new.recipe.to_dict())
-        more = f"; and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
+        more = f"; and {len(changes) - NAMED_DIFFERENCES} more" if len(changes) > NAMED_DIFFERENCES else ""
         before, after = ({name: plain_value(getattr(one, name)) for name in plain} for one in (old, new))
         listed = differences(before, after)
-        listed += [f"recipe: {'; '.join(changes[:SHOWN])}{more}"] if changes else []
+        listed += [f"recipe: {'; '.join(changes[:NAMED_DIFFERENCES])}{more}"] if changes else []
         why = f" ({'; '.join(listed)})" if listed else ""
         raise DifferentStudyError(f"its {', '.join(different)} was another{why}")
     return replace(

@@ -53,8 +53,8 @@ def pixel_features(images: NDArray[np.uint8], *, at_once: int = AT_ONCE) -> NDAr
     small, gray = np.empty((len(images), height, width, 3), np.float32), True
     for start in range(0, len(images), at_once):  # all at once they would take eight times the memory of the set
         part = images[start : start + at_once]
-        pixels = part[:, : height * rows, : width * columns].astype(np.float32) / 255
-        small[start : start + at_once] = pixels.reshape(len(part), height, rows, width, columns, 3).mean((2, 4))
+        scaled = part[:, : height * rows, : width * columns].astype(np.float32) / 255
+        small[start : start + at_once] = scaled.reshape(len(part), height, rows, width, columns, 3).mean((2, 4))
         gray = gray and bool((part == part[..., :1]).all())
     return (small[..., :1] if gray else small).reshape(len(images), -1)
 

@@ -28,7 +28,7 @@ from softbias.training.step import CudaGraphStep, PlainStep, step_names, support
 
 COMPILE_SECONDS = 50.0  # for compiling a model the first time
 SAVED_PER_TOKEN = 0.27e-6  # seconds that compiling saves, measured on an H200: see results/training.md
-PIXELS_PER_TOKEN = 256  # for a model without tokens: patches of 16
+AREA_PER_TOKEN = 256  # pixels, for a model without tokens: patches of 16
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def should_compile(model: nn.Module, recipe: Recipe, device: torch.device, image
 def count_tokens(model: nn.Module, img_size: tuple[int, int]) -> int:
     """Patches of one image, in our transformers and in timm's; in other models, the number of patches of 16 pixels."""
     grid = getattr(getattr(unwrap(model), "patch_embed", None), "grid_size", None)
-    return math.prod(grid) if grid else img_size[0] * img_size[1] // PIXELS_PER_TOKEN
+    return math.prod(grid) if grid else img_size[0] * img_size[1] // AREA_PER_TOKEN
 
 
 def steps_within(plan: TrainingPlan, minutes: float) -> int:

@@ -193,8 +193,8 @@ def scenes(
         for entry in dict.fromkeys(row["entry"] for row in measured)
     }
     level = next((row["chance_level"] for row in measured if row.get("chance_level")), None)
-    shown = {f"{entry} entry": values for entry, values in by_entry.items()}
-    figures = [draw_beside(shown, out / f"{name}_by_model.png", AXES[name], chance_level=level)]
+    panels = {f"{entry} entry": values for entry, values in by_entry.items()}
+    figures = [draw_beside(panels, out / f"{name}_by_model.png", AXES[name], chance_level=level)]
     if name == "combined":
         figures += probe.draw([row for row in rows if row["seed"] == min(frame["seed"])], out)  # the histograms
     figures.append(draw_examples(target.data, out / f"{name}_examples.png", kind=name))

@@ -127,10 +127,10 @@ def draw_beside(
     panels: Mapping[str, Sequence[ArmValue]], path: Path, title: str, *, chance_level: float | None = None, log: bool = False
 ) -> Path:
     """A panel per title, a line per arm: our value as a dot with its interval, the published one as an open diamond."""
-    shown = [chance_level] + [
+    edges = [chance_level] + [
         edge for ones in panels.values() for one in ones for edge in (one.value, one.low, one.high, one.published)
     ]
-    x = Axis(title, log=log, range=with_margin([edge for edge in shown if edge is not None and math.isfinite(edge)], log))
+    x = Axis(title, log=log, range=with_margin([edge for edge in edges if edge is not None and math.isfinite(edge)], log))
     charts = []
     for name, values in panels.items():
         rows = {one.arm: float(len(values) - 1 - index) for index, one in enumerate(values)}

@@ -69,7 +69,7 @@ def differences_table(results: Results, data: str) -> Table:
     rows: list[list[Cell]] = []
     marked: list[int] = []
     for row in each(results.comparisons[results.comparisons["data"] == data]):
-        marked += [len(rows)] if row.shown else []
+        marked += [len(rows)] if row.supported else []
         p = "–" if not np.isfinite(row.p_holm) else p_value(row.p_holm).removeprefix("p = ").removeprefix("p ")
         relative = (f"{points(row.relative)} % relative",) if np.isfinite(row.relative) else ()
         family = (f"{points(row.detectable_family, sign=False)} in family",) if np.isfinite(row.detectable_family) else ()
@@ -81,10 +81,10 @@ def differences_table(results: Results, data: str) -> Table:
                 span(row.images_low, row.images_high, sign=True),
                 p,
                 Cell(points(row.detectable, sign=False), family),
-                "yes" if row.shown else "no claim" if row.n < LEAST_SEEDS else "no",
+                "yes" if row.supported else "no claim" if row.n < LEAST_SEEDS else "no",
             )
         )
-    head = ["pair", "difference", "95 % over seeds", "95 % over pictures", "p (Holm)", "detectable", "shown"]
+    head = ["pair", "difference", "95 % over seeds", "95 % over pictures", "p (Holm)", "detectable", "supported"]
     note = (
         "Differences in percentage points. p: paired t test over seeds, corrected by Holm over "
         f"{count(results.tests, 'comparison')}. Detectable: the smallest true difference that a single test would find with a "

@@ -76,8 +76,8 @@ def check_objective(name: str, *, steps: int = 150) -> None:
     """
     objective = find_objective(name)
     generator = np.random.default_rng(0)
-    pixels = generator.integers(0, 256, (8, 16, 16, 3), np.uint8)
-    data = Dataset("random", pixels, np.arange(8) % 3, ("a", "b", "c"), {"train": np.arange(8)})
+    random_images = generator.integers(0, 256, (8, 16, 16, 3), np.uint8)
+    data = Dataset("random", random_images, np.arange(8) % 3, ("a", "b", "c"), {"train": np.arange(8)})
     names = objective.output_names(data.class_names)
     recipe = Recipe(objective=name, batch_size=8)
     images = SplitImages(data, data.splits["train"], torch.device("cpu"))
