@@ -32,9 +32,9 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with EXPO
     from softbias.models import list_models as list_models
     from softbias.models import register_preset as register_preset
     from softbias.models.convert import convert as convert
+    from softbias.models.convert import resize as resize
     from softbias.models.inspect import Inspection as Inspection
     from softbias.models.inspect import inspect as inspect
-    from softbias.models.resize import resize as resize
     from softbias.models.storage import export as export
     from softbias.models.storage import load as load
     from softbias.models.storage import save as save
@@ -63,9 +63,8 @@ EXPORTS: dict[str, tuple[str, ...]] = {
         "list_models",
         "register_preset",
     ),
-    "softbias.models.convert": ("convert",),
+    "softbias.models.convert": ("convert", "resize"),
     "softbias.models.inspect": ("Inspection", "inspect"),
-    "softbias.models.resize": ("resize",),
     "softbias.models.storage": ("export", "load", "save"),
     "softbias.models.weights": ("load_weights",),
     "softbias.probes": ("register_probe",),

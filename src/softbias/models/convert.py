@@ -1,4 +1,13 @@
-"""Swap the attention of chosen blocks and keep what was learned: the papers' "replace self-attention by ours"."""
+"""A model with other attention, or for images of another size; what was learned is kept.
+
+`convert` is the papers' "replace self-attention by ours". `resize` treats the parts of a model as follows.
+
+    positions       learned ones are interpolated over the grid (bicubic), fixed ones are computed anew
+    attention       `Attention.resize_state`: most mechanisms know offsets alone and stay as they are
+    flatten head    interpolated over the grid and scaled by old / new patches, so that logits keep their size
+
+Shapes: H heads, N tokens, P patches, C channels, K classes.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +16,19 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from softbias.attention import Attention, ConversionError, NoAttentionMapError, find_attention
 from softbias.errors import SoftbiasError
+from softbias.grid import Grid
+from softbias.models import build
 from softbias.models.adapters import Replacement
 from softbias.models.inspect import attention_sites, unwrap
-from softbias.models.layers import build_attention
-from softbias.models.spec import Layer
+from softbias.models.layers import Block, build_attention
+from softbias.models.spec import Layer, ModelSpec, Spec, pair
 from softbias.models.vit import VisionTransformer
+from softbias.models.weights import resize_positions
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -63,3 +76,52 @@ def replacement(layer: Layer, source: Attention) -> Attention:
     mechanism = build_attention(layer, source.width, source.heads, source.grid).to(given["proj.weight"])
     mechanism.take_projections(given)
     return mechanism
+
+
+@torch.no_grad()
+def resize(model: Model, img_size: int | tuple[int, int]) -> Model:
+    """A copy of the model for another image size; to its own size it is an exact copy."""
+    present = getattr(model, "spec", None)
+    if not isinstance(present, Spec):
+        raise SoftbiasError(f"resize takes a softbias model, but got {type(model).__name__}")
+    spec = with_possible_options(replace(present, img_size=pair("img_size", img_size)))
+    if spec == present:
+        return copy.deepcopy(model)
+    if not isinstance(model, VisionTransformer):  # convolutions fit any size
+        same: Any = copy.deepcopy(model)
+        same.spec = spec
+        return cast(Model, same)
+    like = model.norm.weight
+    resized: Any = build(spec).to(device=like.device, dtype=like.dtype).train(model.training)
+    old, new = model.grid(0), resized.grid(0)
+    state = model.state_dict()
+    if model.pos_embed is not None:
+        sizes = (old.height, old.width), (new.height, new.width)
+        state["pos_embed"] = resize_positions(model.pos_embed, *sizes, old.prefix)
+    if resized.spec.pool == "flatten" and spec.num_classes:
+        state["head.weight"] = resize_flatten_head(state["head.weight"], old, new)
+    for index, block in enumerate(model.blocks):
+        assert isinstance(block, Block)
+        of_attention = block.attn.resize_state(resized.grid(index))
+        state |= {f"blocks.{index}.attn.{name}": tensor for name, tensor in of_attention.items()}
+    resized.load_state_dict(state)
+    for name in ("name", "class_names", "grad_checkpointing"):
+        setattr(resized, name, getattr(model, name))
+    return cast(Model, resized)
+
+
+def with_possible_options(spec: Spec) -> Spec:
+    """The spec with options that its mechanisms can have on its grids."""
+    if not isinstance(spec, ModelSpec):
+        return spec
+    layers = [
+        replace(layer, options=find_attention(layer.attention).options_on(spec.grid(index), layer.options))
+        for index, layer in enumerate(spec.layers)
+    ]
+    return replace(spec, layers=tuple(layers))
+
+
+def resize_flatten_head(weight: Tensor, old: Grid, new: Grid) -> Tensor:
+    """# (K, P·C) -> (K, P'·C)"""
+    by_channel = weight.unflatten(1, (old.patches, -1)).mT  # (K, C, P)
+    return old.interpolated(by_channel, new).mT.flatten(1) * (old.patches / new.patches)

@@ -22,9 +22,9 @@ from torch.nn.functional import interpolate
 from softbias.attention import NoAttentionMapError
 from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError, SoftbiasError
+from softbias.models.convert import resize
 from softbias.models.foreign import HuggingFaceClassifier
 from softbias.models.inspect import unwrap
-from softbias.models.resize import resize
 from softbias.models.spec import Spec
 from softbias.probes.changes import compare, predicted, share_row
 from softbias.probes.drawing import draw_points

@@ -16,7 +16,7 @@ from softbias.data.splits import Split, make_split
 from softbias.errors import SoftbiasError
 from softbias.kernels.launching import precompile
 from softbias.models import create_model
-from softbias.models.resize import resize
+from softbias.models.convert import resize
 from softbias.models.storage import load
 from softbias.models.weights import load_weights
 from softbias.regularizers import parse_regularizers
