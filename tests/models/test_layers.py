@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from softbias.models.layers import DropPath
+from softbias.models.vit import DropPath
 
 
 def test_a_path_is_dropped_as_timm_drops_it():

@@ -25,9 +25,8 @@ from softbias.grid import Grid
 from softbias.models import build
 from softbias.models.adapters import Replacement
 from softbias.models.inspect import attention_sites, unwrap
-from softbias.models.layers import Block, build_attention
 from softbias.models.spec import Layer, ModelSpec, Spec, pair
-from softbias.models.vit import VisionTransformer
+from softbias.models.vit import Block, VisionTransformer, build_attention
 from softbias.models.weights import resize_positions
 
 Model = TypeVar("Model", bound=nn.Module)
