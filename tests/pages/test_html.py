@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from softbias.pages.charts import Cell, Table, latex
 from softbias.pages.html import keep_together, picture, policy, script, style
-from softbias.pages.tables import Cell, Table, latex
 
 
 def test_the_policy_allows_our_script_and_no_other():

@@ -1,7 +1,9 @@
-"""A chart as plain data. `pages.interactive` draws it into a page, `pages.static` as a picture: both from these numbers.
+"""Charts and tables as plain data. Of a chart, `pages.interactive` draws a part of a page and `pages.static` a picture.
 
 losses = Series("curve", "training", [1, 2, 3], [2.3, 1.9, 1.7], 0)
 Chart("loss", "Loss", [losses], Axis("epoch", whole=True), Axis(range=(0, 2.5)), alt="Loss by epoch: 2.3 to 1.7")
+
+A table stands on pages (a macro of `parts.html.jinja`) and is written as LaTeX (booktabs).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from softbias.pages.format import short_number
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 Kind = Literal["line", "curve", "thin", "dots", "upright", "across", "span", "columns", "reference", "published", "fit"]
 Range = tuple[float, float]
@@ -214,3 +217,60 @@ def spread(values: Sequence[float], least: float) -> list[float]:
         for rank, index in enumerate(group):
             found[index] = round(middle(group) + (rank - (len(group) - 1) / 2) * least, 10)
     return found
+
+
+SPECIAL = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$", "≥": r"$\geq$", "<": "$<$", ">": "$>$",
+    "×": r"$\times$", "–": "--", "…": r"\dots{}", "∞": r"$\infty$",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """main, with smaller lines below it; number: the series whose marker stands before it."""
+
+    main: str
+    below: tuple[str, ...] = ()
+    number: int | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """key: its name as a file; marked: the rows to stress. The first column holds names, all others hold numbers."""
+
+    key: str
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+    marked: Sequence[int] = field(default_factory=tuple)
+
+
+def line(*cells: str | Cell) -> list[Cell]:
+    return [cell if isinstance(cell, Cell) else Cell(cell) for cell in cells]
+
+
+def latex(table: Table) -> str:
+    """The table in its environment; it needs \\usepackage{booktabs}."""
+    caption = f"{table.caption}. {table.note}" if table.note else table.caption
+    lines = [r"\begin{table}", r"  \centering", f"  \\caption{{{escaped(caption)}}}", f"  \\label{{tab:{table.key}}}"]
+    lines += [f"  \\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", r"    \toprule", f"    {joined(table.head)}"]
+    lines += [r"    \midrule", *(f"    {joined([one_line(cell) for cell in row])}" for row in table.rows)]
+    return "\n".join([*lines, r"    \bottomrule", r"  \end{tabular}", r"\end{table}", ""])
+
+
+def joined(texts: Sequence[str]) -> str:
+    return " & ".join(escaped(text) for text in texts) + r" \\"
+
+
+def one_line(cell: Cell) -> str:
+    return f"{cell.main} ({'; '.join(cell.below)})" if cell.below else cell.main
+
+
+def escaped(text: str) -> str:
+    """
+    >>> escaped("a_b 5 % ± 1")
+    'a\\\\_b 5 \\\\% $\\\\pm$ 1'
+    """
+    return "".join(SPECIAL.get(letter, letter) for letter in text.replace("\N{NO-BREAK SPACE}", " "))

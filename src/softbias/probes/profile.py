@@ -18,10 +18,9 @@ from softbias._version import __version__
 from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError
 from softbias.files import write_text
-from softbias.pages.charts import Axis, Chart, Series
+from softbias.pages.charts import Axis, Cell, Chart, Series, Table
 from softbias.pages.format import measured, measured_interval
 from softbias.pages.html import render
-from softbias.pages.tables import Cell, Table
 from softbias.probes import changes, learned_bias, locality, receptive_field, resolution, shift
 from softbias.probes import scenes as scene_probes
 from softbias.probes.drawing import latest

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from softbias.pages.charts import Axis, Chart, Series, padded
+from softbias.pages.charts import Axis, Cell, Chart, Series, Table, line, padded
 from softbias.pages.format import count, of_the_data, plus_minus, points, share, short_number, shortened, span
-from softbias.pages.tables import Cell, Table, line
 from softbias.study.headline import each
 from softbias.study.report.results import ReportBlock, Results, slug
 

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from softbias.pages.charts import Axis, Chart, Series, padded
+from softbias.pages.charts import Axis, Cell, Chart, Series, Table, line, padded
 from softbias.pages.format import duration, memory, of_the_data, points, share, short_number, shortened
-from softbias.pages.tables import Cell, Table, line
 from softbias.study.headline import LEAST_SEEDS, each
 from softbias.study.report.gathering import classes_of
 from softbias.study.report.results import ReportBlock, Results, slug

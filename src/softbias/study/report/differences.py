@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from softbias.pages.charts import Axis, Chart, Series
+from softbias.pages.charts import Axis, Cell, Chart, Series, Table, line
 from softbias.pages.format import count, of_the_data, p_value, points, share, span
-from softbias.pages.tables import Cell, Table, line
 from softbias.study.comparison import ALL_PAIRS_UP_TO
 from softbias.study.headline import LEAST_SEEDS, each
 from softbias.study.report.results import ReportBlock, Results, slug

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from softbias.pages.charts import Axis, Chart, Series, log_levels
+from softbias.pages.charts import Axis, Cell, Chart, Series, Table, line, log_levels
 from softbias.pages.format import of_the_data, share, short_number
-from softbias.pages.tables import Cell, Table, line
 from softbias.study.headline import each
 from softbias.study.report.gathering import epochs_of
 from softbias.study.report.results import ReportBlock, Results, slug

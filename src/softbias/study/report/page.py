@@ -11,11 +11,10 @@ from typing import Any
 
 from softbias.errors import SoftbiasError
 from softbias.files import write_bytes, write_text
-from softbias.pages.charts import Chart
+from softbias.pages.charts import Chart, Table, latex
 from softbias.pages.format import count
 from softbias.pages.html import render
 from softbias.pages.static import png
-from softbias.pages.tables import Table, latex
 from softbias.study.headline import RULES, headline
 from softbias.study.report.accuracy import accuracy_blocks, matching_blocks
 from softbias.study.report.costs import class_blocks, cost_blocks

@@ -9,9 +9,8 @@ from functools import cached_property
 
 import pandas as pd
 
-from softbias.pages.charts import Chart
+from softbias.pages.charts import Cell, Chart, Table, line
 from softbias.pages.format import plus_minus, points, share
-from softbias.pages.tables import Cell, Table, line
 from softbias.study.comparison import compare_arms, summarize
 from softbias.study.headline import each
 from softbias.study.learning_curve import Fitted, curve_fits, matching_data
