@@ -4,7 +4,7 @@
     found.label, found.confidence, found.relevance["gradient-rollout"], found.attention_from((2, 3))[0]
     found.draw().savefig("rose.png");  found.save("rose.html")          # in a notebook it shows itself
 
-Everything here is an array; `figure` and `html` only draw.
+Everything here is an array; `figure` only draws.
 
 Shapes: H heads, N tokens, P = h × w patches, K classes.
 """
@@ -144,8 +144,7 @@ class Explanation:
 
     def save(self, path: str | Path) -> Path:
         """Write *.png or *.html, by the name of the file."""
-        from softbias.explanations.figure import as_png
-        from softbias.explanations.html import page
+        from softbias.explanations.figure import as_png, page
 
         path = Path(path)
         if path.suffix.lower() not in (".png", ".html"):
@@ -158,7 +157,7 @@ class Explanation:
         return path
 
     def _repr_html_(self) -> str:
-        from softbias.explanations.html import fragment
+        from softbias.explanations.figure import fragment
 
         return fragment(self)
 

@@ -1,6 +1,7 @@
-"""An explanation as a figure of matplotlib: the decision above, the attention of every head of every layer below.
+"""An explanation drawn: as a figure of matplotlib, and as HTML for a page that opens offline or for a notebook.
 
-All maps share one pair of axes, a cell each, at positions in inches: matplotlib needs many seconds to lay out hundreds of axes.
+A figure has the decision above and the attention of every head of every layer below. All its maps share one pair of axes, a
+cell each, at positions in inches: matplotlib needs many seconds to lay out hundreds of axes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from PIL import Image
 
 from softbias.explanations.explanation import Explanation
 from softbias.pages.format import probability, shortened
+from softbias.pages.html import image_uri, picture, render, style
 from softbias.pages.static import new_figure, png_of
 from softbias.pages.theme import COLD, HEAT, LIGHT, QUERY
 from softbias.pages.wording import text
@@ -21,6 +23,7 @@ from softbias.pages.wording import text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 Colors = NDArray[np.uint8]
 TITLES = {
@@ -204,3 +207,63 @@ def overlay(picture: Colors, relevance: NDArray[np.floating], side: int = 320) -
     gray = np.asarray(large.convert("L"), np.float64)[..., None].repeat(3, -1)
     strength = (0.12 + 0.78 * heat)[..., None]
     return ((1 - strength) * gray + strength * ramp(heat, HEAT)).round().astype(np.uint8)
+
+
+PX = 200  # CSS pixels: the side of the picture on a page
+
+
+def page(explanation: Explanation) -> str:
+    return render("explanation.html.jinja", with_script=False, **values_of(explanation))
+
+
+def fragment(explanation: Explanation) -> str:
+    """The same for notebooks, without head and body."""
+    content = render("explanation_content.html.jinja", **values_of(explanation))
+    return f'<div class="softbias"><style>{style()}</style>{content}</div>'
+
+
+def values_of(explanation: Explanation) -> dict[str, Any]:
+    """What the template takes."""
+    grid = next(iter(explanation.grids.values()), None)
+    box = None  # of the query patch, in percent: left, top, width, height
+    if explanation.query is not None and grid is not None:
+        (row, column), width, height = explanation.query, 100 / grid.width, 100 / grid.height
+        box = [round(value, 3) for value in (column * width, row * height, width, height)]
+    return {
+        "explanation": explanation,
+        "notes": [text(note) for note in explanation.notes],
+        "picture": picture(explanation.picture, PX, 2 * PX),
+        "pictures": [
+            {
+                "title": TITLES.get(method, method),
+                "target": None if method.startswith("rollout") else explanation.class_names[explanation.target],
+                "uri": image_uri(overlay(explanation.picture, found)),
+            }
+            for method, found in explanation.relevance.items()
+        ],
+        "classes": [(name, probability(p), round(100 * p, 1)) for name, p in explanation.top()],
+        "layers": layers(explanation),
+        "signed": any(explanation.signed(layer) for layer in explanation.maps),
+        "box": box,
+    }
+
+
+def layers(explanation: Explanation) -> list[dict[str, Any]]:
+    """Per layer the maps of its heads from the query, their gates, and the bias around it."""
+    biases = explanation.bias_from()
+    found = []
+    for layer, maps in explanation.attention_from().items():
+        heads = []
+        for head, values in enumerate(maps):
+            strongest = np.unravel_index(int(np.abs(values).argmax()), values.shape)
+            heads.append(
+                {
+                    "uri": image_uri(colored(values)),
+                    "alt": f"Layer {layer}, head {head}: most attention to row {strongest[0]}, column {strongest[1]}",
+                    "gate": f"position {explanation.gates[layer][head]:.0%}" if layer in explanation.gates else None,
+                    "bias": image_uri(colored(biases[layer][head])) if layer in biases else None,
+                }
+            )
+        about = {"kind": explanation.mechanisms.get(layer, ""), "bias_name": explanation.bias_names.get(layer, "")}
+        found.append({"layer": layer, "heads": heads, **about})
+    return found
