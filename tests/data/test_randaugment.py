@@ -13,7 +13,7 @@ from scipy import stats
 from timm.data import auto_augment
 from torch import Tensor
 
-from softbias.data.augment import randaugment
+from softbias.data.augment import RandAugment, randaugment
 from softbias.data.augment.apply import Augmentation, augment
 from softbias.data.augment.geometry import warp
 from softbias.data.augment.randaugment import (
@@ -27,7 +27,6 @@ from softbias.data.augment.randaugment import (
     photometric,
 )
 from softbias.data.augment.rng import Stream
-from softbias.data.augment.settings import RandAugment
 
 SIZE = (24, 30)
 

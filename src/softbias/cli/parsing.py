@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_type_hints
 import tyro
 
 from softbias.cli import COMMANDS, TRAINING, find
-from softbias.data.augment.settings import Augmentation
+from softbias.data.augment import Augmentation
 from softbias.errors import SoftbiasError
 from softbias.training.recipe import Recipe
 

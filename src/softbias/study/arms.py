@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_type_hints
 
-from softbias.data.augment.settings import Augmentation
+from softbias.data.augment import Augmentation
 from softbias.errors import SoftbiasError
 from softbias.runs.spec import checked_fraction, non_default
 from softbias.schema import SchemaError, convert, from_plain

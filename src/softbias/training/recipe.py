@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from softbias.data.augment.settings import Augmentation
+from softbias.data.augment import Augmentation
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.schema import from_plain
 from softbias.training.objectives import OBJECTIVES, list_objectives

@@ -1,1 +1,176 @@
-"""Augmentation on the device: settings, and the functions that apply them to a batch."""
+"""Augmentation on the device. The settings are here, without torch, so that a command line can read them quickly.
+
+The order is fixed: crop, flips, affine and RandAugment's geometric operations (together one resampling), RandAugment's
+photometric operations, color jitter and grayscale, normalization, cutout, erasing; then mixup or CutMix with another
+image of the training set. The modules `apply` and `mixing` do it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from softbias.errors import SoftbiasError, unknown_name
+
+Crop = Literal["none", "pad", "resized"]
+Fill = Literal["zero", "mean", "reflect"]
+ErasingValue = Literal["zero", "noise"]
+
+
+@dataclass(frozen=True)
+class RandAugment:
+    """`layers` operations per image, each one of fifteen and applied with `probability` (Cubuk et al., 2020; timm's form).
+
+    magnitude, of at most `magnitude_max`, is normally distributed with `magnitude_std`, or uniform from 0 to magnitude
+    where `magnitude_std` is above 100. With `increasing` every operation becomes stronger with magnitude.
+    """
+
+    layers: int = 2
+    magnitude: float = 10.0
+    magnitude_std: float = 0.0
+    magnitude_max: float = 10.0
+    probability: float = 0.5
+    increasing: bool = False
+
+    @staticmethod
+    def parse(text: str) -> RandAugment:
+        """timm's notation.
+
+        >>> RandAugment.parse("rand-m9-mstd0.5-inc1")
+        RandAugment(layers=2, magnitude=9.0, magnitude_std=0.5, magnitude_max=10.0, probability=0.5, increasing=True)
+        """
+        kind, *sections = text.split("-")
+        words = {"m": "magnitude", "n": "layers", "p": "probability", "mstd": "magnitude_std", "mmax": "magnitude_max"}
+        values: dict[str, float] = {}
+        for section in sections:
+            match = re.fullmatch(r"([a-z]+)(\d+(?:\.\d+)?)", section)
+            if kind != "rand" or match is None or match[1] not in {*words, "inc"}:
+                kind = ""
+                break
+            values[words.get(match[1], "increasing")] = float(match[2])
+        if kind != "rand":
+            raise SoftbiasError(
+                f"randaugment={text!r} is not understood; write it as timm does, for example 'rand-m9-mstd0.5-inc1', "
+                "from the parts m (magnitude), n (operations), p (probability), mstd, mmax and inc"
+            )
+        layers = int(values.pop("layers", 2))
+        increasing = bool(values.pop("increasing", 0))
+        settings = RandAugment(layers=layers, increasing=increasing, **values)
+        between("RandAugment's p", settings.probability, 0, 1)
+        return settings
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """The operations on a training image; the defaults only normalize it.
+
+    >>> Augmentation(crop="pad", flip=0.5, cutmix=1.0).describe()
+    'pad-crop by 4 (zero), flip 0.5, CutMix α=1'
+    """
+
+    crop: Crop = "none"  # "pad": from `crop_padding` more pixels on each side; "resized": torchvision's RandomResizedCrop
+    crop_padding: int = 4
+    crop_scale: tuple[float, float] = (0.08, 1.0)  # share of the image's area
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width / height
+    fill: Fill = "zero"  # beyond the border: black, the normalization's mean, or the image mirrored
+    flip: float = 0.0  # probability
+    vertical_flip: float = 0.0  # probability
+    rotate_degrees: float = 0.0  # uniform in ±
+    translate: float = 0.0  # uniform in ± this share of each side
+    zoom: tuple[float, float] = (1.0, 1.0)  # uniform
+    shear_degrees: float = 0.0  # uniform in ±, along the rows
+    randaugment: str | None = None  # timm's notation: "rand-m9-mstd0.5-inc1"
+    brightness: float = 0.0  # factor uniform in 1 ± this, as contrast and saturation
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0  # turn of the color circle, uniform in ±; 0.5 is half of it
+    grayscale: float = 0.0  # probability
+    cutout: int = 0  # side of a square set to the mean; its center lies anywhere, so that it may reach over the border
+    erasing: float = 0.0  # probability, of a rectangle
+    erasing_scale: tuple[float, float] = (0.02, 1 / 3)  # share of the area
+    erasing_ratio: tuple[float, float] = (0.3, 1 / 0.3)  # height / width
+    erasing_value: ErasingValue = "zero"  # after normalization; "noise" is normally distributed
+    mixup: float = 0.0  # α of λ ~ Beta(α, α); 0: no mixup
+    cutmix: float = 0.0  # the same
+    mix_probability: float = 1.0  # that an image is mixed at all
+    mix_switch: float = 0.5  # that it is CutMix, where both are on
+    repeats: int = 1  # appearances of an image in one batch, each time differently (repeated augmentation)
+
+    def __post_init__(self) -> None:
+        for name, choices in (("crop", Crop), ("fill", Fill), ("erasing_value", ErasingValue)):
+            if getattr(self, name) not in get_args(choices):
+                raise unknown_name(name, getattr(self, name), get_args(choices))
+        for name in ("flip", "vertical_flip", "grayscale", "erasing", "mix_probability", "mix_switch"):
+            between(f"the probability {name}", getattr(self, name), 0, 1)
+        for name, most in (("rotate_degrees", 180), ("translate", 1), ("shear_degrees", 80), ("hue", 0.5)):
+            between(name, getattr(self, name), 0, most)
+        for name in ("brightness", "contrast", "saturation", "mixup", "cutmix"):
+            between(name, getattr(self, name), 0, 100)
+        for name in ("crop_scale", "crop_ratio", "erasing_scale", "erasing_ratio", "zoom"):
+            most = 1 if name.endswith("scale") else 100
+            low, high = getattr(self, name)
+            if not 0 < low <= high <= most:
+                raise SoftbiasError(f"{name} is a range with 0 < low ≤ high ≤ {most:g}, but {name}={getattr(self, name)}")
+        for name, least in (("crop_padding", 0), ("cutout", 0), ("repeats", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise SoftbiasError(f"{name} must be a whole number of at least {least}, but {name}={value!r}")
+        self.randaugment_settings()  # refuses an unknown notation
+
+    def randaugment_settings(self) -> RandAugment | None:
+        return None if self.randaugment is None else RandAugment.parse(self.randaugment)
+
+    @property
+    def mixes(self) -> bool:
+        return (self.mixup > 0 or self.cutmix > 0) and self.mix_probability > 0
+
+    @property
+    def moves(self) -> bool:
+        """Whether rotation, translation, zoom or shear are on."""
+        return bool(self.rotate_degrees or self.translate or self.shear_degrees) or self.zoom != (1.0, 1.0)
+
+    @property
+    def jitters(self) -> bool:
+        """Whether colors change."""
+        return bool(self.brightness or self.contrast or self.saturation or self.hue or self.grayscale)
+
+    @property
+    def resamples(self) -> bool:
+        """Whether pixels are interpolated; without that, geometry copies them exactly."""
+        return self.crop == "resized" or self.moves or self.randaugment is not None
+
+    def describe(self) -> str:
+        """One line, in the order of the operations."""
+        parts = {
+            f"pad-crop by {self.crop_padding} ({self.fill})": self.crop == "pad",
+            f"resized crop of {span(self.crop_scale)} of the area": self.crop == "resized",
+            f"flip {self.flip:g}": self.flip,
+            f"vertical flip {self.vertical_flip:g}": self.vertical_flip,
+            f"rotate ±{self.rotate_degrees:g}°": self.rotate_degrees,
+            f"translate ±{self.translate:g}": self.translate,
+            f"zoom {span(self.zoom)}": self.zoom != (1.0, 1.0),
+            f"shear ±{self.shear_degrees:g}°": self.shear_degrees,
+            f"RandAugment {self.randaugment}": self.randaugment,
+            f"brightness ±{self.brightness:g}": self.brightness,
+            f"contrast ±{self.contrast:g}": self.contrast,
+            f"saturation ±{self.saturation:g}": self.saturation,
+            f"hue ±{self.hue:g}": self.hue,
+            f"grayscale {self.grayscale:g}": self.grayscale,
+            f"cutout {self.cutout} px": self.cutout,
+            f"erasing {self.erasing:g} ({self.erasing_value})": self.erasing,
+            f"mixup α={self.mixup:g}": self.mixes and self.mixup,
+            f"CutMix α={self.cutmix:g}": self.mixes and self.cutmix,
+            f"mixing probability {self.mix_probability:g}": self.mixes and self.mix_probability < 1,
+            f"{self.repeats} repeats": self.repeats > 1,
+        }
+        return ", ".join(part for part, on in parts.items() if on) or "none (normalized only)"
+
+
+def span(values: tuple[float, float]) -> str:
+    return f"{values[0]:g}–{values[1]:g}"
+
+
+def between(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise SoftbiasError(f"{name} must lie between {low:g} and {high:g}, but it is {value!r}")

@@ -22,10 +22,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from softbias.data.augment import color, geometry, randaugment
+from softbias.data.augment import Augmentation, color, geometry, randaugment
 from softbias.data.augment.geometry import TRIES, Size, box_mask, draw_rectangles, rotate_quarter
 from softbias.data.augment.rng import Draws, Stream, operation_id, to_normal
-from softbias.data.augment.settings import Augmentation
 from softbias.errors import SoftbiasError
 
 __all__ = ["Augmentation", "augment", "normalize", "rotate_quarter"]

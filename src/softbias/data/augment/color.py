@@ -18,8 +18,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from softbias.data.augment import Augmentation
 from softbias.data.augment.rng import Draws, Stream, operation_id
-from softbias.data.augment.settings import Augmentation
 
 JITTER, GRAYSCALE = operation_id("color jitter"), operation_id("grayscale")
 

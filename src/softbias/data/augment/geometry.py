@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
+from softbias.data.augment import Augmentation
 from softbias.data.augment.rng import Draws, Stream, operation_id
-from softbias.data.augment.settings import Augmentation
 from softbias.errors import SoftbiasError
 
 Size = tuple[int, int]  # height, width

@@ -26,9 +26,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from softbias.data.augment import Augmentation
 from softbias.data.augment.geometry import Size, box_mask
 from softbias.data.augment.rng import Stream, operation_id
-from softbias.data.augment.settings import Augmentation
 from softbias.errors import SoftbiasError
 
 PARTNER, LAMBDA, MIX = operation_id("mix partner"), operation_id("mix lambda"), operation_id("mix")

@@ -22,10 +22,10 @@ import math
 import torch
 from torch import Tensor
 
+from softbias.data.augment import RandAugment
 from softbias.data.augment.color import adjust, sharpen
 from softbias.data.augment.geometry import Size, matrix
 from softbias.data.augment.rng import Draws, Stream, operation_id
-from softbias.data.augment.settings import RandAugment
 
 OPERATIONS = (
     "autocontrast", "equalize", "invert", "rotate", "posterize", "solarize", "solarize_add", "color", "contrast",
