@@ -49,7 +49,7 @@ def test_networks_of_timm_s_without_image_size_and_paths_take_any_size_and_drop_
     ],
     ids=str,
 )
-def test_a_hugging_face_model_is_for_its_own_pictures(vit, options, message):
+def test_a_hugging_face_model_is_for_images_of_its_own_size(vit, options, message):
     with pytest.raises(ValueError, match=message):
         create_model(f"hf:{vit}", **options)
     assert create_model(f"hf:{vit}", img_size=(32, 32))(torch.zeros(1, 3, 32, 32)).shape == (1, 3)
@@ -62,7 +62,7 @@ def test_a_hugging_face_model_gets_another_head(vit):
     assert model.get_classifier().out_features == model.config.num_labels == 5
 
 
-def test_a_saved_hugging_face_model_knows_how_its_pictures_are_normalized(vit, tmp_path):
+def test_a_saved_hugging_face_model_knows_how_its_images_are_normalized(vit, tmp_path):
     save(create_model(f"hf:{vit}"), tmp_path / "saved", preprocessing={"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)})
     processor = pytest.importorskip("transformers").AutoImageProcessor.from_pretrained(tmp_path / "saved")
     assert list(processor.image_mean) == [0.1, 0.2, 0.3] and list(processor.image_std) == [0.4, 0.5, 0.6]

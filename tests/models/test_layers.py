@@ -11,11 +11,11 @@ from softbias.models.vit import DropPath
 
 
 def test_a_path_is_dropped_as_timm_drops_it():
-    from timm.layers import DropPath as Theirs
+    from timm.layers import DropPath as TimmDropPath
 
     x = torch.randn(64, 5, 3)
     drawn = []
-    for kind in (DropPath, Theirs):
+    for kind in (DropPath, TimmDropPath):
         torch.manual_seed(0)
         drawn.append(kind(0.3).train()(x))
     assert torch.equal(*drawn)

@@ -73,7 +73,7 @@ def test_positions_at_every_attention_stay_out_of_the_residual():
     torch.testing.assert_close(block(x), after + block.mlp(block.norm2(after)))
 
 
-def test_sinusoid_positions_tell_every_patch_apart():
+def test_sinusoid_positions_differ_for_every_patch():
     positions = fixed_positions(Grid(5, 7, prefix=1), 32, "sinusoid")
     assert positions[0].abs().max() == 0
     assert torch.cdist(positions[1:], positions[1:]).fill_diagonal_(9).min() > 0.1

@@ -91,7 +91,7 @@ def test_moving_moves_and_fills_as_asked():
         shift(Bag(), (IMAGES, None), fill="mirror")
 
 
-def test_quarter_turns_are_exact_and_a_mean_over_places_does_not_mind_them():
+def test_quarter_turns_are_exact_and_a_mean_over_positions_does_not_mind_them():
     picture = torch.arange(4.0).view(1, 1, 2, 2)
     assert rotated(picture, angle=90)[0, 0].tolist() == [[1, 3], [0, 2]]
     four = rotated(rotated(rotated(rotated(picture, angle=90), angle=90), angle=90), angle=90)
@@ -102,7 +102,7 @@ def test_quarter_turns_are_exact_and_a_mean_over_places_does_not_mind_them():
     assert accuracy[90] == accuracy["none"]
 
 
-def test_shuffling_moves_whole_tiles_and_never_leaves_all_in_place():
+def test_shuffling_moves_whole_tiles_and_never_leaves_all_where_they_were():
     tiles = torch.arange(4.0).view(1, 1, 2, 2).repeat_interleave(2, 2).repeat_interleave(2, 3).expand(200, 1, 4, 4)
     found = shuffled(tiles, torch.Generator().manual_seed(0), tiles=2)
     small = found[:, :, ::2, ::2]
@@ -112,7 +112,7 @@ def test_shuffling_moves_whole_tiles_and_never_leaves_all_in_place():
     assert len(small.flatten(1).unique(dim=0)) == 23, "every other order comes up"
 
 
-def test_a_bag_of_pixels_does_not_mind_shuffling_but_a_corner_does():
+def test_a_mean_color_does_not_mind_shuffling_but_a_corner_does():
     assert values(patch_shuffle(MeanColor(), (IMAGES, LABELS), n=30), "consistency", "tiles") == {2: 1.0, 4: 1.0, 8: 1.0}
     assert values(patch_shuffle(Corner(), (IMAGES, LABELS), n=30), "consistency", "tiles")[8] < 0.7
     with pytest.raises(ValueError, match="tiles=5"):
@@ -161,7 +161,7 @@ def test_a_constant_picture_survives_blurring_and_a_fine_pattern_does_not():
     assert set(found) == {("blurred", 0.5), ("native", 0.5), ("native", 2.0)} and min(found.values()) > 0.8
 
 
-def test_masks_follow_to_a_grid_with_fewer_places_than_their_rank():
+def test_masks_follow_to_a_grid_with_fewer_positions_than_their_rank():
     torch.manual_seed(0)
     model = create_model("ibit_nano", num_classes=3, img_size=16, patch_size=4)  # rank 9; 2 × 2 patches at half the size
     rows = resolution(model, (IMAGES, LABELS), n=10, scales=(0.5, 2.0))

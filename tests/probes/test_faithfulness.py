@@ -140,8 +140,8 @@ def test_the_probe_tells_a_faithful_method_from_random_and_counts_its_passes(mon
     gap = value["deletion − random", "gradients"]
     assert gap["high"] < 0 and gap["n"] == 12 and gap["passes"] == 12
     assert sum("share" in row for row in rows) == 2 * 2 * 5
-    shown = [(row["measure"], row["method"]) for row in headline(rows)]
-    assert shown == list(value), "the table has the areas of every method, and no points of curves"
+    table = [(row["measure"], row["method"]) for row in headline(rows)]
+    assert table == list(value), "the table has the areas of every method, and no points of curves"
     made = draw_faithfulness(rows, tmp_path)
     assert [path.name for path in made] == ["faithfulness-LeftTop.png"] and made[0].stat().st_size > 10_000
 

@@ -94,7 +94,7 @@ def test_a_kill_in_the_middle_of_a_row_leaves_no_trace(never_stopped, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_kills_at_random_moments_leave_no_trace(never_stopped, tmp_path, seed):
+def test_kills_at_random_times_leave_no_trace(never_stopped, tmp_path, seed):
     out, rng = tmp_path / "run", random.Random(seed)
     for number in range(3):
         process = start(PLAIN, out)

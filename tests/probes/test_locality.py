@@ -25,13 +25,13 @@ def value(rows, measure: str, layer: int, head: int | None) -> float:
 
 
 @pytest.mark.parametrize("grid", [Grid(8, 8), Grid(3, 5), Grid(1, 4)])
-def test_a_uniform_map_looks_as_far_as_patches_lie_apart(grid):
+def test_a_uniform_map_looks_as_far_as_the_mean_distance_of_patches(grid):
     uniform = torch.full((grid.patches, grid.patches), 1 / grid.patches)
     found = measures(uniform, grid, (4, 4))
     positions = [(row, column) for row in range(grid.height) for column in range(grid.width)]
-    apart = np.mean([math.dist(one, other) for one in positions for other in positions])
-    assert found["non_locality"].item() == pytest.approx(apart, rel=1e-5)
-    assert found["distance"].item() == pytest.approx(4 * apart, rel=1e-5)
+    mean_distance = np.mean([math.dist(one, other) for one in positions for other in positions])
+    assert found["non_locality"].item() == pytest.approx(mean_distance, rel=1e-5)
+    assert found["distance"].item() == pytest.approx(4 * mean_distance, rel=1e-5)
     assert found["entropy"].item() == pytest.approx(math.log(grid.patches), rel=1e-5)
 
 
@@ -41,7 +41,7 @@ def test_an_identity_map_looks_nowhere_else():
     assert abs(found["entropy"].item()) < 1e-6
 
 
-def test_a_map_that_looks_one_patch_to_the_right_is_one_patch_wide_of_its_width_in_pixels():
+def test_a_map_that_looks_one_patch_to_the_right_has_the_width_of_a_patch_as_distance():
     grid = Grid(1, 4)
     right = torch.eye(4).roll(1, 1)
     right[3] = torch.tensor([0.0, 0, 1, 0])  # the last one looks left instead of around the edge

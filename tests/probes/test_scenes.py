@@ -115,15 +115,15 @@ def test_one_that_sees_everything_matches_all_four():
     assert all(row["backgrounds"] == "procedural textures" for row in rows)
 
 
-def test_an_interval_grows_where_few_pictures_make_many_scenes():
-    few = background_probe(BySeed(), (IMAGES, LABELS), n=800, entries=("resize",))[0]
+def test_an_interval_grows_where_few_images_make_many_scenes():
+    by_seed = background_probe(BySeed(), (IMAGES, LABELS), n=800, entries=("resize",))[0]
 
     class First(Oracle):
         def forward(self, images):
             return nn.functional.one_hot(torch.zeros(len(images), dtype=torch.long), CLASSES).float()
 
     always = background_probe(First(), (IMAGES, LABELS), n=800, entries=("resize",))[0]  # right for 4 of the 40 pictures
-    assert always["high"] - always["low"] > 3 * (few["high"] - few["low"])
+    assert always["high"] - always["low"] > 3 * (by_seed["high"] - by_seed["low"])
 
 
 def test_both_entries_are_reported_for_ours_and_for_timms_vit():
@@ -146,7 +146,7 @@ def test_a_model_of_one_size_says_that_it_has_no_native_entry():
     assert rows[0]["value"] is not None and rows[1]["value"] is None and "one size only" in rows[1]["note"]
 
 
-def test_backgrounds_are_the_pictures_of_a_folder_or_else_our_textures(tmp_path, monkeypatch):
+def test_backgrounds_are_the_images_of_a_folder_or_else_our_textures(tmp_path, monkeypatch):
     monkeypatch.delenv("SOFTBIAS_DATA", raising=False)
     ours = load_backgrounds()
     assert len(ours.images) == 24 >= 20 and ours.source == "procedural textures"

@@ -26,9 +26,9 @@ def moved_away(model: torch.nn.Module) -> torch.nn.Module:
     return model.eval()
 
 
-@pytest.mark.parametrize(("ours", "theirs"), PAIRS)
-def test_logits_and_maps_equal_timms(ours, theirs):
-    reference = moved_away(timm.create_model(theirs).double())
+@pytest.mark.parametrize(("ours", "timm_name"), PAIRS)
+def test_logits_and_maps_equal_timms(ours, timm_name):
+    reference = moved_away(timm.create_model(timm_name).double())
     model = load_weights(create_model(ours).double(), reference.state_dict()).eval()
     images = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(1)).double()
     with torch.no_grad():
@@ -38,10 +38,10 @@ def test_logits_and_maps_equal_timms(ours, theirs):
         assert list(seen.maps) == list(range(12)) and seen.grid == expected.grid
         for layer, attention in seen.maps.items():
             torch.testing.assert_close(attention, expected.maps[layer], atol=1e-10, rtol=1e-10)
-        single = timm.create_model(theirs).eval()  # a fresh one: timm's ConViT keeps its first dtype in a cache
+        single = timm.create_model(timm_name).eval()  # a fresh one: timm's ConViT keeps its first dtype in a cache
         single.load_state_dict(reference.state_dict())
-        apart = (model.float()(images.float()) - single(images.float())).abs().max()
-        assert apart <= 1e-4 * expected.logits.abs().max()
+        difference = (model.float()(images.float()) - single(images.float())).abs().max()
+        assert difference <= 1e-4 * expected.logits.abs().max()
 
 
 def test_weights_of_a_smaller_grid_are_interpolated():

@@ -57,13 +57,13 @@ def test_a_regularized_run_keeps_its_maps_and_draws_them(tmp_path):
     assert "distance loss, unweighted" in page and "Pictures with style loss" in page
 
 
-def test_a_mistake_costs_no_reading_of_pictures(tmp_path, capsys):
+def test_a_mistake_costs_no_reading_of_images(tmp_path, capsys):
     assert main(["fit", str(tmp_path / "nowhere"), "--regularize", "distanse:layer=1"]) == 2
     assert "did you mean 'distance'" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_rotations_of_fashion_are_told_apart_and_the_probe_stands_beside_its_rivals(tmp_path, monkeypatch, capsys):
+def test_rotations_of_fashion_are_learned_and_the_probe_stands_beside_its_rivals(tmp_path, monkeypatch, capsys):
     """The README's line. One core needs about two minutes."""
     (line,) = re.findall(r"^softbias pretrain .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
     monkeypatch.chdir(tmp_path)

@@ -23,8 +23,8 @@ def two_styles() -> torch.Tensor:
 def noise(batch: int = 2, side: int = 8, grid: Grid = GRID) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1)
     strength = torch.rand(batch, 3, grid.height, grid.width, dtype=torch.double, generator=generator)
-    pixels = torch.randn(batch, 3, side, side, dtype=torch.double, generator=generator)
-    return pixels * torch.nn.functional.interpolate(strength, size=(side, side))
+    noise = torch.randn(batch, 3, side, side, dtype=torch.double, generator=generator)
+    return noise * torch.nn.functional.interpolate(strength, size=(side, side))
 
 
 def test_a_gram_matrix_is_the_product_of_a_patch_with_itself():
@@ -119,6 +119,6 @@ def test_centering_keeps_16_bits_exact():
     torch.testing.assert_close(rough.double(), exact, rtol=2e-3, atol=0)
 
 
-def test_no_gradient_goes_into_the_pictures():
+def test_no_gradient_goes_into_the_images():
     images = noise().requires_grad_()
     assert not style_similarity(images, GRID).requires_grad

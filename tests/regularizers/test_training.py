@@ -13,7 +13,7 @@ from softbias.runs.fit import fit
 BOTH = ("distance:layer=1,weight=0.1", "style:layer=2")
 
 
-def pictures(count: int = 48) -> Dataset:
+def noise_set(count: int = 48) -> Dataset:
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (count, 16, 16, 3), dtype=np.uint8)
     labels = np.arange(count) % 3
@@ -26,7 +26,7 @@ def train(out: Path, *regularize: str, model: str = "arvit_nano", **options):
     chosen = {"patch_size": 4} if not model.startswith("timm:") else {"patch_size": 4, "depth": 2}
     source = settings.pop("source", None)
     return fit(
-        pictures(), model, "small", out=out, model_options={} if source else chosen, source=source, device="cpu",
+        noise_set(), model, "small", out=out, model_options={} if source else chosen, source=source, device="cpu",
         finetune=settings.pop("finetune", None), **settings, regularize=regularize,
     )  # fmt: skip
 
@@ -53,7 +53,7 @@ def both(tmp_path_factory):
     return out
 
 
-def test_the_terms_are_logged_apart_and_add_up_to_the_loss(both):
+def test_the_terms_are_logged_one_by_one_and_add_up_to_the_loss(both):
     for row in rows(both):
         total = row["task_loss"] + 0.1 * row["distance_loss"] + 0.01 * row["style_loss"]
         assert row["loss"] == pytest.approx(total, abs=1e-5)
@@ -109,7 +109,7 @@ def test_a_run_stopped_within_an_epoch_continues_to_the_same_weights_and_terms(b
     monkeypatch.setattr(State, "save", saved)
     out = tmp_path / "stopped"
     fit(
-        pictures(), "arvit_nano", "small", out=out, model_options={"patch_size": 4}, device="cpu", resume=True,
+        noise_set(), "arvit_nano", "small", out=out, model_options={"patch_size": 4}, device="cpu", resume=True,
         epochs=2, batch_size=12, val_fraction=0.0, regularize=BOTH, page=False, **{"augmentation.cutmix": 1.0},
     )  # fmt: skip
     assert weights(out) == weights(both)
@@ -139,7 +139,7 @@ def test_a_layer_that_is_not_there_leaves_no_run_behind(tmp_path):
 def test_sklearn_takes_regularizers_as_any_other_option_of_the_recipe():
     from softbias.sklearn import SoftbiasClassifier
 
-    data = pictures()
+    data = noise_set()
     options = {"epochs": 1, "batch_size": 12, "regularize": ("distance:layer=1",)}
     model = SoftbiasClassifier("arvit_nano", model_options={"patch_size": 4}, recipe_options=options, device="cpu")
     assert model.fit(data.images, data.labels).predict(data.images[:5]).shape == (5,)

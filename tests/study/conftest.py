@@ -15,7 +15,7 @@ from .small_studies import SHORT
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory) -> str:
+def image_file(tmp_path_factory) -> str:
     """120 + 60 pictures of 8 × 8 pixels; brightness tells the class."""
     rng = np.random.default_rng(0)
     arrays = {}
@@ -23,18 +23,18 @@ def pictures(tmp_path_factory) -> str:
         labels = np.arange(count) % 3
         noise = rng.integers(0, 90, (count, 8, 8, 3))
         arrays |= {f"{split}_images": (labels[:, None, None, None] * 60 + noise).astype(np.uint8), f"{split}_labels": labels}
-    file = tmp_path_factory.mktemp("pictures") / "bright.npz"
+    file = tmp_path_factory.mktemp("images") / "bright.npz"
     np.savez(file, **arrays)
     return str(file)
 
 
 @pytest.fixture
-def little_study(pictures):
+def little_study(image_file):
     """A function that makes the spec of a small study."""
 
     def make(models: str = "deit_nano,convit_nano", **options: Any) -> StudySpec:
         given: dict[str, Any] = {"fractions": (0.5, 1), "seeds": 2, "recipe": "quick", "device": "cpu"} | options
         overrides = {**SHORT, **given.pop("overrides", {})}
-        return study_for(pictures, arms_from(models), overrides=overrides, **given)
+        return study_for(image_file, arms_from(models), overrides=overrides, **given)
 
     return make

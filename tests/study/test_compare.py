@@ -133,10 +133,10 @@ def test_a_half_written_run_is_done_again(little_study, tmp_path):
     assert len(display.started) == 2 and outcome(tmp_path) == whole
 
 
-def test_the_library_returns_a_comparison_that_a_notebook_shows(pictures, tmp_path, monkeypatch):
+def test_the_library_returns_a_comparison_that_a_notebook_shows(image_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = softbias.compare(
-        pictures, ["deit_nano", "convit_nano@strength=2"], seeds=1, recipe="quick", device="cpu", report=False, **SHORT
+        image_file, ["deit_nano", "convit_nano@strength=2"], seeds=1, recipe="quick", device="cpu", report=False, **SHORT
     )
     frame = done.runs
     assert len(frame) == 2 and done.path == Path("studies/bright") and done.failed == () and done.report is None
@@ -144,10 +144,10 @@ def test_the_library_returns_a_comparison_that_a_notebook_shows(pictures, tmp_pa
     page = done._repr_html_()
     assert "convit_nano@strength=2" in page and "n = 1" in page and done.headline in page
     assert frame["baseline_accuracy"].notna().all()
-    again = softbias.compare(pictures, "deit_nano", seeds=1, device="cpu", report=False)  # the recipe is the study's
+    again = softbias.compare(image_file, "deit_nano", seeds=1, device="cpu", report=False)  # the recipe is the study's
     assert list(again.runs["run"]) == list(frame["run"])
     with pytest.raises(ValueError, match=r"studies/bright holds a study already, and its recipe was another"):
-        softbias.compare(pictures, "deit_nano", seeds=1, device="cpu", lr=0.5)
+        softbias.compare(image_file, "deit_nano", seeds=1, device="cpu", lr=0.5)
 
 
 def test_a_study_keeps_its_words_and_its_published_numbers_when_an_arm_is_added(little_study, tmp_path):
@@ -173,9 +173,9 @@ def test_a_study_keeps_its_words_and_its_published_numbers_when_an_arm_is_added(
     assert {name: getattr(grown, name) for name in words} == words
 
 
-def test_loose_runs_are_named_by_what_differs(pictures, tmp_path):
+def test_loose_runs_are_named_by_what_differs(image_file, tmp_path):
     for number, options in enumerate([{"lr": 0.01}, {"lr": 0.01, "seed": 1}, {"lr": 0.02}]):
-        softbias.fit(pictures, "deit_nano", "quick", out=tmp_path / f"run{number}", device="cpu", **SHORT, **options)
+        softbias.fit(image_file, "deit_nano", "quick", out=tmp_path / f"run{number}", device="cpu", **SHORT, **options)
     frame = runs_frame([tmp_path / f"run{number}" for number in range(3)])
     assert sorted(frame["arm"]) == ["deit_nano@lr=0.01", "deit_nano@lr=0.01", "deit_nano@lr=0.02"]
     assert frame["id"].nunique() == 3 and json.loads((tmp_path / "run0" / "summary.json").read_text())["macs"] > 0

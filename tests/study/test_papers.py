@@ -48,7 +48,7 @@ def pretended(name, options):
 @pytest.fixture
 def pretend(monkeypatch):
     monkeypatch.setattr(plan, "load_once", pretended)
-    monkeypatch.setattr(plan, "arm_macs", lambda arm, pictures: 1)  # models are built once, by their own test
+    monkeypatch.setattr(plan, "arm_macs", lambda arm, images: 1)  # models are built once, by their own test
 
 
 def test_the_twelve_studies_are_there():
@@ -127,7 +127,7 @@ def test_the_ablation_differs_in_mask_and_cutmix_and_in_nothing_else():
         assert cells == {(mask, mix) for mask in (True, False) for mix in (True, False)}
 
 
-def test_the_scenes_are_shown_to_the_runs_of_the_cifar_study(pretend):
+def test_the_scenes_are_measured_on_the_runs_of_the_cifar_study(pretend):
     ids = {name: [run.id for run in plan.study_runs(find_study(name).spec("small"))] for name in STUDIES if name[:3] == "eth"}
     assert ids["eth-combined"] == ids["eth-background"] == ids["eth-cifar10"]
     assert find_study("eth-combined").spec("small").store == "../eth-cifar10-small/runs"
@@ -250,7 +250,7 @@ def test_measurements_come_after_the_runs_and_before_the_report_which_lists_them
     assert measured_after(None) == measured_after(tmp_path / "elsewhere") == []
 
 
-def test_a_measurement_that_fails_is_told_and_hides_neither_runs_nor_report(monkeypatch, tmp_path):
+def test_a_measurement_that_fails_is_reported_and_hides_neither_runs_nor_report(monkeypatch, tmp_path):
     happened = finished_study(monkeypatch, tmp_path)
 
     def after(folder, scale, device):

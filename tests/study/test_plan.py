@@ -53,7 +53,7 @@ def test_a_pretraining_is_planned_once_for_all_fractions_and_ways_to_fine_tune(l
 
 
 @pytest.mark.parametrize(
-    ("models", "said"),
+    ("models", "text"),
     [
         ("deit_nan", "did you mean 'deit_nano'?"),
         ("convit_nano@strenght=2", "the arm convit_nano@strenght=2: there is no option of convit_nano 'strenght'"),
@@ -61,8 +61,8 @@ def test_a_pretraining_is_planned_once_for_all_fractions_and_ways_to_fine_tune(l
         ("deit_nano,deit_nano@name=twin", "the arms deit_nano and twin are the same runs"),
     ],
 )
-def test_what_cannot_be_built_is_refused_before_anything_runs(models, said, little_study):
-    with pytest.raises(ValueError, match=re.escape(said)):
+def test_what_cannot_be_built_is_refused_before_anything_runs(models, text, little_study):
+    with pytest.raises(ValueError, match=re.escape(text)):
         study_runs(little_study(models))
 
 
@@ -98,7 +98,7 @@ def test_the_baseline_is_expected_once_in_every_process(little_study, tmp_path):
     assert [with_two[run.id] > without[run.id] for run in runs] == [True, True, False]
 
 
-def test_runs_wait_for_a_place_and_for_what_they_start_from(little_study):
+def test_runs_wait_for_a_free_worker_and_for_what_they_start_from(little_study):
     runs = study_runs(little_study("deit_nano", seeds=3, fractions=1))
     seconds = dict.fromkeys((run.id for run in runs), 10.0)
     assert [makespan(runs, seconds, jobs) for jobs in (1, 2, 3, 9)] == [30.0, 20.0, 10.0, 10.0]  # not 15 with two

@@ -39,7 +39,7 @@ def frame_of(cells, n_test=1000, **changes):
     return pd.DataFrame(rows)
 
 
-def without_pictures(run):
+def without_images(run):
     return None
 
 
@@ -122,7 +122,7 @@ def test_wilson_covers(share):
     assert COVERED[0] < share_covered([wilson(int(hits), 500) for hits in right], share) < COVERED[1]
 
 
-def test_the_paired_bootstrap_over_pictures_covers():
+def test_the_paired_bootstrap_over_images_covers():
     generator = np.random.default_rng(0)
     intervals = []
     for _ in range(1000):
@@ -139,7 +139,7 @@ def test_the_paired_bootstrap_is_scipys():
     assert image_bootstrap(d) == pytest.approx(tuple(expected.confidence_interval), abs=0.006)
 
 
-def test_pictures_kept_in_pairs_give_a_narrower_interval_than_two_lonely_ones():
+def test_images_kept_in_pairs_give_a_narrower_interval_than_two_lonely_ones():
     generator = np.random.default_rng(0)
     easy = generator.random(1000) < 0.7
     one, other = easy | (generator.random(1000) < 0.05), easy
@@ -235,7 +235,7 @@ def test_rotation_runs_and_runs_without_a_score_are_not_compared():
 
 def test_differences_are_paired_by_seed_and_corrected_over_the_whole_table():
     cells = {("a", 0.1): [0.50, 0.60, 0.70], ("b", 0.1): [0.52, 0.625, 0.718], ("c", 0.1): [0.1, 0.9, None]}
-    table = compare_arms(frame_of(cells), correct=without_pictures).set_index(["arm", "other"])
+    table = compare_arms(frame_of(cells), correct=without_images).set_index(["arm", "other"])
     row = table.loc["b", "a"]
     expected = stats.ttest_rel([0.52, 0.625, 0.718], [0.50, 0.60, 0.70])
     assert row["difference"] == pytest.approx(0.021) and row["p"] == pytest.approx(expected.pvalue) and row["n"] == 3
@@ -246,19 +246,19 @@ def test_differences_are_paired_by_seed_and_corrected_over_the_whole_table():
 
 def test_the_relative_gap_is_that_of_the_convit_table():
     frame = frame_of({("deit", 0.05): [0.348], ("convit", 0.05): [0.478]})
-    assert compare_arms(frame, correct=without_pictures)["relative"][0] == pytest.approx(0.37, abs=0.005)  # "37 %"
+    assert compare_arms(frame, correct=without_images)["relative"][0] == pytest.approx(0.37, abs=0.005)  # "37 %"
 
 
 def test_with_many_arms_each_is_compared_with_the_first():
     frame = frame_of({(f"arm{i}", 0.1): [0.5 + i / 100, 0.6] for i in range(8)})
-    assert len(compare_arms(frame, correct=without_pictures)) == 7
-    chosen = compare_arms(frame_of({(n, 0.1): [0.5, 0.6] for n in "abc"}), reference="c", correct=without_pictures)
+    assert len(compare_arms(frame, correct=without_images)) == 7
+    chosen = compare_arms(frame_of({(n, 0.1): [0.5, 0.6] for n in "abc"}), reference="c", correct=without_images)
     assert list(chosen["other"]) == ["c", "c"]
     with pytest.raises(ValueError, match="there is no arm 'd'"):
         compare_arms(frame, reference="d")
 
 
-def test_pictures_decide_with_the_seeds(tmp_path):
+def test_images_decide_with_the_seeds(tmp_path):
     def correct(run):
         arm, _, seed = run.split("/")
         right = np.zeros(1000, bool)
@@ -276,7 +276,7 @@ def test_pictures_decide_with_the_seeds(tmp_path):
     assert table.loc[("c", "a"), "supported"] and table.loc[("c", "a"), "n_images"] == 1000
 
 
-def test_runs_tested_on_other_pictures_get_no_interval_over_pictures():
+def test_runs_tested_on_other_images_get_no_interval_over_images():
     def correct(run):
         return np.arange(10) + (run[0] == "b"), np.ones(10, bool)
 
@@ -285,7 +285,7 @@ def test_runs_tested_on_other_pictures_get_no_interval_over_pictures():
 
 
 def says(cells):
-    return headline(compare_arms(frame_of(cells), correct=without_pictures))
+    return headline(compare_arms(frame_of(cells), correct=without_images))
 
 
 def test_with_one_seed_nothing_is_claimed():
@@ -329,7 +329,7 @@ def test_one_arm_or_no_shared_seed_is_nothing_to_compare():
 def test_how_much_data_the_weaker_arm_needs():
     cells = {("a", 0.1): [0.50, 0.51], ("a", 1): [0.70, 0.71], ("b", 0.1): [0.60, 0.61], ("b", 1): [0.80, 0.81]}
     frame = frame_of(cells)
-    table = matching_data(frame, compare_arms(frame, correct=without_pictures))
+    table = matching_data(frame, compare_arms(frame, correct=without_images))
     assert len(table) == 1 and table["arm"][0] == "b" and table["needed"][0] == pytest.approx(10**-0.5)
     assert table["low"][0] < 10**-0.5 < table["high"][0]
 

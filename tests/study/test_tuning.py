@@ -15,7 +15,7 @@ from softbias.study.progress import StudyDisplay
 from softbias.study.tuning import VALIDATION, tune
 
 
-def test_every_arm_has_as_many_trials_none_sees_the_test_pictures_and_the_choice_is_used(little_study, tmp_path):
+def test_every_arm_has_as_many_trials_none_sees_the_test_images_and_the_choice_is_used(little_study, tmp_path):
     pytest.importorskip("optuna")
     spec = little_study("deit_nano,convit_nano", seeds=1, fractions=1, tune=2)
     done = run_study(spec, tmp_path, device="cpu", report=False, baseline=False)

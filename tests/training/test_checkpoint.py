@@ -48,7 +48,7 @@ def test_a_run_whose_every_checkpoint_is_damaged_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00 not text", b"[1, 2]", b"null", b'{"step": 2}'], ids=repr)
-def test_whatever_stands_in_the_place_of_its_description_a_checkpoint_is_passed_over(tmp_path, content):
+def test_whatever_stands_where_its_description_should_a_checkpoint_is_passed_over(tmp_path, content):
     for step in (1, 2):
         written = checkpoint.write(tmp_path, step, {"a": torch.full((3,), float(step))}, {})
     (written / "meta.json").write_bytes(content)

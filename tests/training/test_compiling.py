@@ -16,7 +16,7 @@ GPU, CPU = torch.device("cuda"), torch.device("cpu")
 
 
 @pytest.mark.parametrize(
-    ("wanted", "device", "pictures", "expected"),
+    ("wanted", "device", "n_images", "expected"),
     [
         ("auto", GPU, 200 * 50_000, True),  # CIFAR-10 as `fit` trains it
         ("auto", GPU, 1000 * 2000, False),  # 128 million tokens: training takes about as long as compiling
@@ -25,10 +25,10 @@ GPU, CPU = torch.device("cuda"), torch.device("cpu")
         ("off", GPU, 200 * 50_000, False),
     ],
 )
-def test_a_model_is_compiled_where_that_is_asked_for_or_pays(monkeypatch, wanted, device, pictures, expected) -> None:
+def test_a_model_is_compiled_where_that_is_asked_for_or_pays(monkeypatch, wanted, device, n_images, expected) -> None:
     monkeypatch.setattr(triton_api, "works", lambda: True)
     model = create_model("convit_nano", 10, 32, patch_size=4)
-    assert should_compile(model, replace(RECIPES["small"], compile=wanted), device, pictures, (32, 32)) is expected
+    assert should_compile(model, replace(RECIPES["small"], compile=wanted), device, n_images, (32, 32)) is expected
 
 
 def test_tokens_are_the_patches_of_our_transformers_and_of_timm_s_or_else_patches_of_16() -> None:

@@ -53,6 +53,6 @@ def test_rows_of_the_confusion_are_truths():
     assert found["confusion"] == [[1, 1], [0, 1]]
 
 
-def test_a_class_without_pictures_is_no_zero():
+def test_a_class_without_images_is_no_zero():
     result = score(np.eye(3, dtype=np.float32)[[0, 1, 1]], np.array([0, 1, 1]), ("a", "b", "never"))
     assert result["balanced_accuracy"] == 1 and result["classes"][2]["recall"] is None

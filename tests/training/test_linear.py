@@ -7,7 +7,7 @@ from softbias.training.linear import STRENGTHS, linear_probe, pixel_features
 
 
 @pytest.mark.parametrize(("n", "least"), [(2, 0.5), (3, 0.6), (4, 1.0), (40, 1.0)])
-def test_features_are_probed_however_few_pictures_there_are_to_choose_a_strength_by(n, least):
+def test_features_are_probed_however_few_images_there_are_to_choose_a_strength_by(n, least):
     labels = np.arange(n) % 2
     features = np.random.default_rng(0).normal(size=(n, 5)).astype(np.float32)
     features[:, 0] = 20.0 * labels
@@ -25,7 +25,7 @@ def test_features_are_block_averages_of_any_shape_of_picture(size):
     assert found[9, :3] == pytest.approx(images[9, :rows, :columns].mean((0, 1)) / 255, abs=1e-5)
 
 
-def test_gray_pictures_have_one_feature_per_pixel_and_a_single_colored_one_gives_all_three():
+def test_gray_images_have_one_feature_per_pixel_and_a_single_colored_one_gives_all_three():
     gray = np.repeat(np.random.default_rng(0).integers(0, 256, (10, 32, 32, 1), np.uint8), 3, -1)
     assert pixel_features(gray, at_once=4).shape == (10, 1024)
     gray[2, 5, 5, 1] ^= 1

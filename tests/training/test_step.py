@@ -28,9 +28,9 @@ def gradients(data: Dataset, accumulate: int) -> tuple[list[float], list[torch.T
     return [each.item() for each in seen], [parameter.grad for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize(("pictures", "accumulate"), [(32, 4), (15, 4), (15, 8), (3, 64)])
-def test_parts_of_a_batch_make_the_gradient_of_the_whole_also_where_they_are_unequal_or_fewer(little, pictures, accumulate):
-    data = little(pictures)
+@pytest.mark.parametrize(("n_images", "accumulate"), [(32, 4), (15, 4), (15, 8), (3, 64)])
+def test_parts_of_a_batch_make_the_gradient_of_the_whole_also_where_they_are_unequal_or_fewer(little, n_images, accumulate):
+    data = little(n_images)
     seen, found = gradients(data, accumulate)
     whole, wanted = gradients(data, 1)
     assert seen == pytest.approx(whole, abs=1e-5)
