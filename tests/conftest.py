@@ -33,6 +33,6 @@ def browser():
         pytest.skip("Debian's chromium is not installed at /usr/bin/chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
     with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS.split())
-        yield opened
-        opened.close()
+        chromium = started.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS.split())
+        yield chromium
+        chromium.close()

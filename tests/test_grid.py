@@ -14,7 +14,7 @@ def test_a_grid_counts_its_prefix_and_its_patches():
     assert grid.with_prefix(0) == Grid(3, 5)
 
 
-def test_places_run_row_by_row():
+def test_positions_run_row_by_row():
     assert Grid(2, 3).positions().tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
 
 

@@ -1,4 +1,4 @@
-"""What a user names, opened: above all a run that was killed, by explain, probe and app alike."""
+"""Opening what a user names: above all a run that was killed, by explain, probe and app alike."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ PATCHES = ["--model-option", "patch_size=8"]
 
 def words(out: Path, epochs: int) -> list[str]:
     """A small run of six steps an epoch."""
-    said = ["fit", "fashion", "--fraction", "0.04", "--model", "convit_nano", "--recipe", "quick", "--recipe.batch-size", "32"]
-    said += ["--recipe.epochs", str(epochs), "--no-baseline", "--trackers", "none", "--device", "cpu", "--quiet"]
-    return [*said, "--out", str(out)]
+    arguments = ["fit", "fashion", "--fraction", "0.04", "--model", "convit_nano", "--recipe", "quick"]
+    arguments += ["--recipe.batch-size", "32"]
+    arguments += ["--recipe.epochs", str(epochs), "--no-baseline", "--trackers", "none", "--device", "cpu", "--quiet"]
+    return [*arguments, "--out", str(out)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,19 +83,19 @@ def same(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> bool:
     return found.keys() == tensors.keys() and all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
 
-def test_a_killed_run_is_its_last_checkpoint_and_sees_pictures_as_a_finished_one(killed, tmp_path):
-    opened = open_classifier(killed)
+def test_a_killed_run_is_its_last_checkpoint_and_sees_images_as_a_finished_one(killed, tmp_path):
+    classifier = open_classifier(killed)
     last = checkpoints(killed)[-1]
-    assert same(opened.model, state(last)) and not opened.model.training
+    assert same(classifier.model, state(last)) and not classifier.model.training
     step = int(last.name[5:])
-    assert opened.name == f"killed (step {step} of 3,000)" and opened.weights == "trained"
+    assert classifier.name == f"killed (step {step} of 3,000)" and classifier.weights == "trained"
     assert main([*words(tmp_path / "run", 1), *PATCHES]) == 0
     finished = open_classifier(tmp_path / "run")
     assert finished.name == "run"
     for name in ("img_size", "resize_mode", "class_names"):
-        assert getattr(opened, name) == getattr(finished, name), name
-    assert opened.mean == pytest.approx(finished.mean) and opened.mean != (0, 0, 0)
-    assert opened.std == pytest.approx(finished.std)
+        assert getattr(classifier, name) == getattr(finished, name), name
+    assert classifier.mean == pytest.approx(finished.mean) and classifier.mean != (0, 0, 0)
+    assert classifier.std == pytest.approx(finished.std)
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_half_written_ones_are_left_to_who_trains(killed, tmp_path):
@@ -122,7 +123,8 @@ def test_explain_probe_and_app_show_a_killed_run_and_say_where_it_stands(killed,
     assert rows[0]["model"].startswith("killed (step ")
     app_state = AppState([killed])
     assert describe_state(app_state)["models"][0]["finished"] is False
-    assert app_state.names[0].startswith("killed (step ") and [place["step"] for place in app_state.models[0].steps()] == steps
+    assert app_state.names[0].startswith("killed (step ")
+    assert [checkpoint["step"] for checkpoint in app_state.models[0].steps()] == steps
     now, last = app_state.explain(0, None, "d0"), app_state.explain(0, len(steps) - 1, "d0")
     assert np.array_equal(now.probabilities, last.probabilities)
     capsys.readouterr()
@@ -133,8 +135,8 @@ def test_a_run_without_any_checkpoint_says_what_to_do_in_one_line(killed, tmp_pa
     (tmp_path / "run").mkdir()
     shutil.copy(killed / "config.yaml", tmp_path / "run")
     assert main([word.replace("RUN", str(tmp_path / "run")) for word in command]) == 2
-    said = capsys.readouterr().err
-    assert "it has no checkpoint yet" in said and "with --resume" in said and said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert "it has no checkpoint yet" in printed and "with --resume" in printed and printed.count("\n") == 1
 
 
 def test_a_name_gives_the_same_fresh_weights_every_time_and_leaves_the_seed_alone():

@@ -40,7 +40,7 @@ def test_it_learns_and_answers_with_the_labels_it_was_given(fitted):
     assert (fitted.classes_[probabilities.argmax(1)] == fitted.predict(X)).all()
 
 
-def test_floats_and_other_sizes_are_the_same_pictures(fitted):
+def test_floats_and_other_sizes_are_the_same_images(fitted):
     X, _ = colored(6, seed=2)
     assert np.allclose(fitted.predict_proba(X / 255), fitted.predict_proba(X), atol=1e-6)
     large = X.repeat(2, axis=1).repeat(2, axis=2)
@@ -82,7 +82,7 @@ def test_gray_arrays_become_three_channels():
 
 
 @pytest.mark.parametrize(
-    ("X", "y", "said"),
+    ("X", "y", "message"),
     [
         (np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 0], "y must have shape"),
         (np.zeros((4, 8, 8, 3), np.uint8), [1, 1, 1, 1], "at least two classes"),
@@ -91,6 +91,6 @@ def test_gray_arrays_become_three_channels():
         (["no.png", "nowhere.png"], [0, 1], "does not exist"),
     ],
 )
-def test_what_cannot_be_learned_from_is_refused(X, y, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_cannot_be_learned_from_is_refused(X, y, message):
+    with pytest.raises(ValueError, match=message):
         SoftbiasClassifier(**QUICK).fit(X, y)

@@ -45,8 +45,8 @@ def scripts(wheel, tmp_path_factory) -> Path:
     """The programs of a new environment with the wheel in it, which borrows this one's other packages."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
-    places = sysconfig.get_paths("venv", {"base": str(folder), "platbase": str(folder)})
-    scripts, site_packages = Path(places["scripts"]), Path(places["purelib"])
+    paths = sysconfig.get_paths("venv", {"base": str(folder), "platbase": str(folder)})
+    scripts, site_packages = Path(paths["scripts"]), Path(paths["purelib"])
     run(sys.executable, "-m", "pip", "--python", folder, "install", "--no-index", "--no-deps", wheel, cwd=folder)
     # Only after the install, or pip would take this checkout's softbias for one that is there already. A .pth file is read
     # in the environment's own folder alone, so the editable install next to the borrowed packages stays without effect.

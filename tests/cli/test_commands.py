@@ -81,6 +81,6 @@ def test_bench_writes_ratios_with_hardware_and_versions(tmp_path, capsys):
     with pytest.warns(UserWarning, match="only 4 tokens"):  # timm's model keeps its patch of 16
         assert main([*arguments, "--json", str(out)]) == 0
     written = json.loads(out.read_text())
-    ours, theirs = written["suites"]["peers"]
-    assert ours["ratio"] > 0 and ours["against"] == theirs["what"] == "timm:deit_tiny_patch16_224" and "batch 1" in ours["how"]
+    ours, peer = written["suites"]["peers"]
+    assert ours["ratio"] > 0 and ours["against"] == peer["what"] == "timm:deit_tiny_patch16_224" and "batch 1" in ours["how"]
     assert {"torch", "timm", "hardware", "threads"} <= set(written["environment"])

@@ -22,12 +22,12 @@ QUICK = [
 
 
 @pytest.fixture(scope="module")
-def study(pictures, tmp_path_factory):
+def study(image_folder, tmp_path_factory):
     """Two finished runs, made by the command."""
     out = tmp_path_factory.mktemp("studies") / "s"
     words = [
         "compare",
-        str(pictures),
+        str(image_folder),
         "--models",
         "deit_nano@patch_size=8,resnet_nano@stem=large",
         "--seeds",
@@ -133,16 +133,16 @@ MISTAKES = {
 @pytest.mark.parametrize("words", MISTAKES, ids=" ".join)
 def test_a_mistake_is_one_clear_line(words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = fails(capsys, *words)
-    assert MISTAKES[words] in said and "\n" not in said and not list(tmp_path.iterdir())
+    message = fails(capsys, *words)
+    assert MISTAKES[words] in message and "\n" not in message and not list(tmp_path.iterdir())
 
 
-def test_a_failed_run_is_told_at_the_end_with_exit_status_1(study, capsys, tmp_path, monkeypatch):
+def test_a_failed_run_is_named_at_the_end_with_exit_status_1(study, capsys, tmp_path, monkeypatch):
     import shutil
 
     shutil.copytree(study, tmp_path / "s")
     shutil.rmtree(next((tmp_path / "s" / "runs").glob("*deit*")))
     monkeypatch.setattr("softbias.study.task.train_run", lambda *_: 1 / 0)
     assert main(["study", str(tmp_path / "s"), "--device", "cpu", "--no-report"]) == 1
-    said = capsys.readouterr()
-    assert "failed: ZeroDivisionError" in said.err and "1 run failed" in said.err and "resnet_nano" in said.out
+    printed = capsys.readouterr()
+    assert "failed: ZeroDivisionError" in printed.err and "1 run failed" in printed.err and "resnet_nano" in printed.out

@@ -52,7 +52,7 @@ def test_completion_for_an_unknown_shell_is_refused(capsys):
     assert "takes one of bash, zsh, fish" in capsys.readouterr().err
 
 
-def test_recipes_are_listed_and_one_is_shown_in_full(capsys):
+def test_recipes_are_listed_and_one_is_printed_in_full(capsys):
     assert main(["recipes"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in RECIPES)

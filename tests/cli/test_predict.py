@@ -11,12 +11,12 @@ from softbias.cli import main
 
 
 @pytest.fixture
-def mixed(pictures, tmp_path):
+def mixed(image_folder, tmp_path):
     """Three good pictures in a folder with a space, and one bad one."""
     folder = tmp_path / "neue Bilder"
     folder.mkdir()
     for name in ("blue", "green", "red"):
-        shutil.copy(pictures / name / f"{name} 3.png", folder / f"{name}.png")
+        shutil.copy(image_folder / name / f"{name} 3.png", folder / f"{name}.png")
     (folder / "broken.jpg").write_bytes(b"no picture")
     (folder / "notes.txt").write_text("not a picture, and not meant to be one")
     return folder
@@ -33,9 +33,9 @@ def test_predict_prints_a_line_per_picture(run, mixed, capsys):
 def test_predict_writes_csv_and_names_what_it_cannot_read(run, mixed, tmp_path, capsys):
     out = tmp_path / "deep" / "predictions.csv"
     assert main(["predict", str(run), str(mixed), "missing.png", "--out", str(out), "--batch", "2"]) == 1
-    said = capsys.readouterr().err
-    assert "broken.jpg: is not a picture" in said and "missing.png: does not exist" in said
-    assert "3 pictures classified" in said and "2 could not be read" in said
+    printed = capsys.readouterr().err
+    assert "broken.jpg: is not a picture" in printed and "missing.png: does not exist" in printed
+    assert "3 pictures classified" in printed and "2 could not be read" in printed
     with out.open() as stream:
         rows = {row["file"].split("/")[-1]: row for row in csv.DictReader(stream)}
     assert set(rows) == {"blue.png", "green.png", "red.png", "broken.jpg", "missing.png"}
@@ -59,10 +59,10 @@ def test_evaluate_gives_the_scores_of_the_summary(run, capsys):
     assert scores["log_loss"] == pytest.approx(known["log_loss"], abs=1e-6)
 
 
-def test_evaluate_shows_scores_on_other_pictures_by_the_names_of_their_classes(run, pictures, tmp_path, capsys):
+def test_evaluate_shows_scores_on_other_images_by_the_names_of_their_classes(run, image_folder, tmp_path, capsys):
     """Two of three classes, in a folder of their own: labels follow the names, not the numbers."""
     for name in ("green", "red"):
-        shutil.copytree(pictures / name, tmp_path / "others" / name)
+        shutil.copytree(image_folder / name, tmp_path / "others" / name)
     assert main(["evaluate", str(run), "--data", str(tmp_path / "others")]) == 0
     printed = capsys.readouterr().out
     assert "others, all" in printed and "n = 40 pictures" in printed and "Accuracy" in printed
@@ -72,17 +72,17 @@ def test_evaluate_shows_scores_on_other_pictures_by_the_names_of_their_classes(r
     assert "classes that the model does not know: grün; it knows blue, green, red" in capsys.readouterr().err
 
 
-def test_evaluate_says_how_many_of_the_pictures_were_learned_from(run, pictures, capsys):
-    assert main(["evaluate", str(run), "--data", str(pictures)]) == 0
+def test_evaluate_says_how_many_of_the_images_were_learned_from(run, image_folder, capsys):
+    assert main(["evaluate", str(run), "--data", str(image_folder)]) == 0
     printed = capsys.readouterr().out
     assert "42 of these 60 pictures were learned from" in printed and "test pictures" not in printed
-    assert main(["evaluate", str(run), "--data", str(pictures), "--json"]) == 0
+    assert main(["evaluate", str(run), "--data", str(image_folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["learned_from"] == 42
     assert main(["evaluate", str(run)]) == 0
     assert "n = 12 test pictures" in capsys.readouterr().out
 
 
-def test_evaluate_elsewhere_says_where_the_pictures_are_missing(run, tmp_path, capsys, monkeypatch):
+def test_evaluate_elsewhere_says_where_the_images_are_missing(run, tmp_path, capsys, monkeypatch):
     moved = tmp_path / "run"
     shutil.copytree(run, moved)
     (moved / "config.yaml").write_text(
@@ -97,10 +97,10 @@ def config_data(run) -> str:
     return json.loads((run / "summary.json").read_text())["data"]
 
 
-def test_evaluate_of_a_pretext_run_turns_the_pictures(pictures, tmp_path, capsys, no_page):
+def test_evaluate_of_a_pretext_run_turns_the_images(image_folder, tmp_path, capsys, no_page):
     out = tmp_path / "run"
     short = ["--recipe.epochs", "1", "--trackers", "none", "--device", "cpu", "--quiet"]
-    assert main(["pretrain", str(pictures), "--out", str(out), *short]) == 0
+    assert main(["pretrain", str(image_folder), "--out", str(out), *short]) == 0
     capsys.readouterr()
     assert main(["evaluate", str(out), "--json", "--device", "cpu"]) == 0
     scores = json.loads(capsys.readouterr().out)
@@ -109,7 +109,7 @@ def test_evaluate_of_a_pretext_run_turns_the_pictures(pictures, tmp_path, capsys
     assert scores["log_loss"] == pytest.approx(known["log_loss"], abs=1e-5)
 
 
-def test_export_writes_onnx_that_agrees_with_the_model(run, pictures, tmp_path, capsys):
+def test_export_writes_onnx_that_agrees_with_the_model(run, image_folder, tmp_path, capsys):
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     from softbias.data.decode import decode
@@ -119,7 +119,7 @@ def test_export_writes_onnx_that_agrees_with_the_model(run, pictures, tmp_path, 
     assert main(["export", str(run), str(out)]) == 0
     assert "images (batch, 3, 32, 32)" in capsys.readouterr().out
     classifier = open_classifier(run)
-    image = decode(pictures / "red" / "red 1.png", classifier.img_size, classifier.resize_mode)
+    image = decode(image_folder / "red" / "red 1.png", classifier.img_size, classifier.resize_mode)
     inputs = (image.transpose(2, 0, 1)[None] / 255 - np.reshape(classifier.mean, (3, 1, 1))) / np.reshape(
         classifier.std, (3, 1, 1)
     )
@@ -148,17 +148,17 @@ MISTAKES = {
 
 @pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
 def test_a_mistake_is_one_clear_line(arguments, run, tmp_path, capsys):
-    places = {"RUN": str(run), "RUNS": str(run.parent), "EMPTY": str(tmp_path)}
-    assert main([places.get(argument, argument) for argument in arguments]) == 2
-    said = capsys.readouterr().err
-    assert MISTAKES[arguments] in said and said.count("\n") == 1
+    paths = {"RUN": str(run), "RUNS": str(run.parent), "EMPTY": str(tmp_path)}
+    assert main([paths.get(argument, argument) for argument in arguments]) == 2
+    printed = capsys.readouterr().err
+    assert MISTAKES[arguments] in printed and printed.count("\n") == 1
 
 
-def test_the_functions_of_the_library_do_what_the_commands_do(run, pictures, capsys):
+def test_the_functions_of_the_library_do_what_the_commands_do(run, image_folder, capsys):
     import softbias
 
-    rows = softbias.predict(run, pictures / "red", device="cpu")
-    assert main(["predict", str(run), str(pictures / "red"), "--device", "cpu"]) == 0
+    rows = softbias.predict(run, image_folder / "red", device="cpu")
+    assert main(["predict", str(run), str(image_folder / "red"), "--device", "cpu"]) == 0
     printed = [line.split("\t")[:2] for line in capsys.readouterr().out.splitlines()]
     assert printed == [[row.file, row.label] for row in rows] and len(rows) == 20
     found = softbias.evaluate(run, device="cpu")
@@ -166,7 +166,7 @@ def test_the_functions_of_the_library_do_what_the_commands_do(run, pictures, cap
     assert json.loads(capsys.readouterr().out) == found.to_dict()
     assert found.scores["accuracy"] == json.loads((run / "summary.json").read_text())["test"]["accuracy"]
     assert "95 % interval" in found._repr_html_().replace("\xa0", " ")
-    assert softbias.evaluate(run, pictures, device="cpu").learned_from == 42
+    assert softbias.evaluate(run, image_folder, device="cpu").learned_from == 42
 
 
 def test_the_page_of_a_run_is_drawn_again_when_asked(run, capsys):

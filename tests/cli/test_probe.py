@@ -3,7 +3,7 @@
 from softbias.cli import main
 
 
-def test_probe_announces_as_many_pictures_as_there_are_and_writes_into_the_folder_probes(run, tmp_path, capsys, monkeypatch):
+def test_probe_announces_as_many_images_as_there_are_and_writes_into_the_folder_probes(run, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["probe", str(run), "--probes", "shift", "--device", "cpu"]) == 0
     printed = capsys.readouterr().out

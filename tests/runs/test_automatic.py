@@ -19,7 +19,7 @@ COUNTS = (30, 300, 5_000, 50_000, 300_000)
 @pytest.mark.parametrize("n", COUNTS)
 @pytest.mark.parametrize("cores", [1, 2, 16])
 @pytest.mark.parametrize("side", [28, 32, 64, 96, 128, 224])
-def test_on_a_cpu_it_takes_minutes_for_any_number_of_pictures(n, cores, side):
+def test_on_a_cpu_it_takes_minutes_for_any_number_of_images(n, cores, side):
     choice = choose(n, (side, side), "cpu", cores)
     assert choice.model.endswith("_nano") and choice.recipe_name == "quick"
     tokens = (side // choice.model_options["patch_size"]) ** 2
@@ -30,7 +30,7 @@ def test_on_a_cpu_it_takes_minutes_for_any_number_of_pictures(n, cores, side):
 
 
 @pytest.mark.parametrize("n", COUNTS)
-def test_on_a_gpu_few_pictures_are_seen_more_often(n):
+def test_on_a_gpu_few_images_are_seen_more_often(n):
     choice = choose(n, (32, 32), "cuda", 8)
     assert choice.model == "convit_tiny" and choice.recipe_name == "small"
     assert 30 <= choice.recipe.epochs <= 1000 and choice.recipe.batch_size <= 512
@@ -89,7 +89,7 @@ def test_a_name_server_that_never_answers_does_not_hold_anybody_up(monkeypatch):
 
 
 @pytest.mark.parametrize(("reachable", "option"), [(True, "--pretrained"), (False, "--weights")])
-def test_few_pictures_get_one_line_about_pretrained_weights(monkeypatch, reachable, option):
+def test_few_images_get_one_line_about_pretrained_weights(monkeypatch, reachable, option):
     monkeypatch.setattr(automatic, "hub_reachable", lambda: reachable)
     spec = RunSpec("mine", "deit_nano", Recipe())
     (note,) = give_advice(spec, None, 500, pretext=False)

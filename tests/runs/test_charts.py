@@ -60,7 +60,7 @@ def colors(png: bytes) -> np.ndarray:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_confusion_picture_shows_right_and_wrong_in_their_places(theme):
+def test_the_confusion_matrix_is_drawn_with_mistakes_off_its_diagonal(theme):
     image = colors(confusion_png(np.array([[9, 0, 0], [4, 5, 0], [0, 0, 0]]), ["a" * 90, "b", "c"], theme))
     blue, orange = image[..., 2] - image[..., 0] > 60, image[..., 0] - image[..., 2] > 60
     assert blue.any() and orange.any()

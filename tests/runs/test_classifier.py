@@ -25,11 +25,11 @@ def saved(tmp_path):
 
 @pytest.fixture
 def files(tmp_path):
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     folder = tmp_path / "pictures"
     (folder / ".hidden").mkdir(parents=True)
     for number, size in enumerate([(32, 32), (40, 20), (64, 64), (31, 57), (8, 8)]):
-        Image.fromarray(chance.integers(0, 255, (*size, 3), dtype=np.uint8)).save(folder / f"{number}.png")
+        Image.fromarray(rng.integers(0, 255, (*size, 3), dtype=np.uint8)).save(folder / f"{number}.png")
     Image.new("RGB", (8, 8)).save(folder / ".hidden" / "x.png")
     return sorted(folder.glob("*.png"))
 
@@ -37,8 +37,8 @@ def files(tmp_path):
 def test_a_picture_goes_through_what_the_model_was_saved_with(saved, files):
     classifier = Classifier.load(saved)
     assert classifier.img_size == (32, 32) and classifier.resize_mode == "pad" and classifier.class_names == ("a", "b", "c")
-    pixels = torch.from_numpy(np.array(Image.open(files[0]))).permute(2, 0, 1).double() / 255
-    inputs = (pixels - torch.tensor(MEAN, dtype=torch.double)[:, None, None]) / torch.tensor(STD, dtype=torch.double)[
+    image = torch.from_numpy(np.array(Image.open(files[0]))).permute(2, 0, 1).double() / 255
+    inputs = (image - torch.tensor(MEAN, dtype=torch.double)[:, None, None]) / torch.tensor(STD, dtype=torch.double)[
         :, None, None
     ]
     with torch.no_grad():
@@ -76,7 +76,7 @@ def test_folders_are_searched_and_files_are_taken_as_they_are(files, tmp_path):
         find_image_files([tmp_path / "empty"])
 
 
-def test_a_table_names_pictures_relative_to_itself(files, tmp_path):
+def test_a_table_names_files_relative_to_itself(files, tmp_path):
     table = files[0].parent.parent / "new.csv"
     names = [f"{file.parent.name}/{file.name}" for file in files[:2]]
     table.write_text("id;Image\n" + "".join(f"{k};{name}\n" for k, name in enumerate(names)))

@@ -104,7 +104,7 @@ def cards(page: Path, gallery: int) -> list[str]:
     return html.split("</section>")[0].split('<figure class="card">')[1:]
 
 
-def shown_picture(card: str) -> tuple[int, int, int]:
+def first_pixel(card: str) -> tuple[int, int, int]:
     encoded = re.search(r'src="data:image/png;base64,([^"]+)"', card)
     return Image.open(io.BytesIO(base64.b64decode(encoded[1]))).convert("RGB").getpixel((0, 0))
 
@@ -122,7 +122,7 @@ def test_the_numbers_of_the_run_are_on_the_page(tmp_path):
         assert part in text, part
 
 
-def test_a_model_below_the_baseline_is_said_to_be_below(tmp_path):
+def test_a_model_below_the_baseline_is_called_below_it(tmp_path):
     below = write_page(make_run(tmp_path / "a"))
     assert "The model is 40.0 percentage points below a logistic regression on raw pixels." in text_of(below)
     assert 'class="verdict below"' in below.read_text()
@@ -139,23 +139,23 @@ def test_classes_are_sorted_by_f1(tmp_path):
 def test_nothing_is_asked_from_outside(tmp_path):
     html = write_page(make_run(tmp_path), pets()).read_text().replace(f"<script>{script()}</script>", "")
     assert not re.search(r"https?://|//\w+\.\w|url\(|@import|<script|<iframe|<object", html)
-    places = re.findall(r'(?:src|href|srcset|action|data|poster)="([^"]*)"', html)
-    assert len(places) > 10 and all(place.startswith(("data:", "#")) for place in places)
+    links = re.findall(r'(?:src|href|srcset|action|data|poster)="([^"]*)"', html)
+    assert len(links) > 10 and all(link.startswith(("data:", "#")) for link in links)
 
 
-def test_the_galleries_pick_their_pictures_and_show_them(tmp_path):
+def test_the_galleries_pick_their_images_and_show_them(tmp_path):
     page = write_page(make_run(tmp_path), pets())
     mistakes, doubtful, hesitant = (cards(page, number) for number in (1, 2, 3))
-    assert [shown_picture(card) for card in mistakes] == [color(place + 2) for place in (1, 3, 2)]
-    assert [shown_picture(card) for card in doubtful] == [color(1 + 2)]
-    assert [shown_picture(card) for card in hesitant] == [color(place + 2) for place in (4, 2, 0, 3, 1, 5)]
+    assert [first_pixel(card) for card in mistakes] == [color(index + 2) for index in (1, 3, 2)]
+    assert [first_pixel(card) for card in doubtful] == [color(1 + 2)]
+    assert [first_pixel(card) for card in hesitant] == [color(index + 2) for index in (4, 2, 0, 3, 1, 5)]
     assert "predicted 98.5 % dog labeled 0.5 % cat photo 1.jpg" in text_of(mistakes[0])
     assert "first, as labeled 34.5 % owl second 33.5 % cat photo 4.jpg" in text_of(hesitant[0])
     assert "first 48.0 % cat second, as labeled 30.0 % dog" in text_of(hesitant[1])
     assert 'alt="A picture labeled cat, predicted as dog"' in mistakes[0] and 'class="pixelated"' in mistakes[0]
 
 
-def test_pictures_are_named_by_what_their_paths_differ_in_and_broken_only_between_folders(tmp_path):
+def test_images_are_named_by_what_their_paths_differ_in_and_broken_only_between_folders(tmp_path):
     files = [f"my photos/{name}/{number}.jpg" for number, name in enumerate(("cat", "cat", "dog", "dog", "owl", "owl"))]
     card = cards(write_page(make_run(tmp_path, files=files)), 1)[0]
     assert "<small>cat/<wbr>1.jpg</small>" in card
@@ -172,7 +172,7 @@ def test_the_page_has_the_commands_that_use_the_run(tmp_path):
     assert f"softbias predict '{folder}' NEW_PICTURES" in unescape(write_page(make_run(folder)).read_text())
 
 
-def test_without_the_data_the_galleries_say_so_and_name_the_pictures(tmp_path):
+def test_without_the_data_the_galleries_say_so_and_name_the_images(tmp_path):
     page = write_page(make_run(tmp_path))
     assert "the data set was not available" in text_of(page)
     assert len(cards(page, 1)) == 3 and "<img" not in cards(page, 1)[0] and "<small>photo 1.jpg</small>" in cards(page, 1)[0]
@@ -209,7 +209,7 @@ def test_a_rotation_run_shows_only_its_accuracy(tmp_path):
     assert not (tmp_path / "confusion.png").exists() and "Calibration" not in text and "There are no galleries" in text
 
 
-def test_without_test_pictures_the_validation_score_is_called_what_it_is(tmp_path):
+def test_without_test_images_the_validation_score_is_called_what_it_is(tmp_path):
     text = text_of(write_page(make_run(tmp_path / "a", test=..., baseline=...)))
     assert "72.5 %" in text and "This is not a test score" in text and "no predictions of test pictures" in text
     assert "No score" in text_of(write_page(make_run(tmp_path / "b", test=..., baseline=..., **NO_VAL)))

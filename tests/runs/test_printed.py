@@ -49,7 +49,7 @@ def test_scores_stand_beside_the_baseline_and_their_intervals():
     assert "99.1 %" in printed(summary(test={**TEST, "top5": 0.991, "classes": 4 * TEST["classes"]}))
 
 
-def test_a_model_below_the_baseline_is_said_to_be_below():
+def test_a_model_below_the_baseline_is_called_below_it():
     assert "18.8 percentage points below a logistic regression" in printed(summary())
     better = {**TEST, "accuracy": 0.97, "accuracy_interval": [0.955, 0.985]}
     assert "7.0 percentage points above" in printed(summary(test=better)) and "below" not in printed(summary(test=better))
@@ -81,7 +81,7 @@ def test_classes_come_worst_first_and_unseen_ones_last():
     assert text.index("[red]dog[/red]") < text.index("cat ") < text.index("owl")  # and markup in a name is only a name
 
 
-def test_of_many_classes_the_worst_twenty_are_shown():
+def test_of_many_classes_the_worst_twenty_are_printed():
     many = [{"name": f"flower{i:03}", "n": 10, "recall": 0.5, "precision": 0.5, "f1": i / 102} for i in range(102)]
     text = printed(summary(test={**TEST, "classes": many}))
     assert text.count("flower") == 20 and "20 of 102" in text and "flower019" in text and "flower020" not in text
@@ -99,9 +99,10 @@ def test_a_rotation_run_shows_only_its_accuracy():
     assert not any(word in text for word in ("F1", "Calibration", "Balanced", "interval"))
 
 
-def test_without_test_pictures_the_validation_score_is_called_what_it_is():
+def test_without_test_images_the_validation_score_is_called_what_it_is():
     assert "70.0 %" in (text := printed(summary(test=..., baseline=...))) and "not a test score" in text
-    assert "unknown" in printed(summary(test=..., baseline=..., validation_accuracy=None, pictures={"train": 9, "val": 0}))
+    counts = {"pictures": {"train": 9, "val": 0}}
+    assert "unknown" in printed(summary(test=..., baseline=..., validation_accuracy=None, **counts))
 
 
 def test_files_are_named_where_they_are_and_never_cut(tmp_path):
@@ -119,7 +120,7 @@ def test_without_a_terminal_it_is_plain_and_with_one_it_is_not():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(59.94, "59.9 s"), (59.96, "1 min 0 s"), (3599.7, "1 h 0 min"), (90061, "25 h 1 min")]
+    ("seconds", "text"), [(59.94, "59.9 s"), (59.96, "1 min 0 s"), (3599.7, "1 h 0 min"), (90061, "25 h 1 min")]
 )
-def test_durations_carry_over(seconds, said):
-    assert duration(seconds) == said
+def test_durations_carry_over(seconds, text):
+    assert duration(seconds) == text

@@ -71,12 +71,12 @@ def never_stopped(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
-def test_a_run_killed_at_random_moments_ends_with_the_same_weights(never_stopped, tmp_path, seed):
-    out, chance, seen = tmp_path / "run", random.Random(seed), 0
+def test_a_run_killed_at_random_times_ends_with_the_same_weights(never_stopped, tmp_path, seed):
+    out, rng, seen = tmp_path / "run", random.Random(seed), 0
     for _ in range(2 if seed == 0 else 4):
         process = start(out)
         wait_for_checkpoint(out, seen)
-        time.sleep(chance.random() * 0.6)
+        time.sleep(rng.random() * 0.6)
         process.kill()  # SIGKILL: no handler, no goodbye
         process.wait()
         seen = max((int(path.name[5:13]) for path in out.glob("checkpoints/step-*")), default=0)

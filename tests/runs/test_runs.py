@@ -122,7 +122,7 @@ def test_any_seed_of_64_bits_trains(train):
     assert train(recipe="small", seed=2**63 - 1).summary["steps"] == 2
 
 
-def test_pictures_of_one_class_have_no_baseline(train, little):
+def test_images_of_one_class_have_no_baseline(train, little):
     assert train(data=little(classes=1)).summary["baseline"] is None
 
 
@@ -162,7 +162,7 @@ def test_a_config_is_checked_field_by_field(tmp_path, wrong, named):
     assert str(tmp_path / "config.yaml") in str(refused.value)
 
 
-def test_what_is_wrong_with_a_summary_or_a_metric_is_said_with_its_file(tmp_path):
+def test_what_is_wrong_with_a_summary_or_a_metric_is_reported_with_its_file(tmp_path):
     (tmp_path / "summary.json").write_text('{"id": "a"}')
     with pytest.raises(SoftbiasError, match=r"summary\.json: \w+ is missing"):
         Run(tmp_path).summary()
