@@ -18,11 +18,13 @@ from pathlib import Path
 
 INSTEAD = {
     "pixels": "images", "pictures": "images", "likes": "images", "place": "position, path or index", "places": "positions",
-    "subject": "classifier", "opened": "classifier or run", "moments": "checkpoints", "shelf": "AppState", "shown": "AppState",
-    "seat": "AttachedRegularizer", "seats": "attached regularizers", "wish": "PartialRunSpec", "settle": "resolve",
+    "subject": "classifier", "opened": "classifier or run", "moments": "checkpoints", "shelf": "AppState",
+    "shown": "supported or AppState", "seat": "AttachedRegularizer", "seats": "attached regularizers",
+    "wish": "PartialRunSpec", "settle": "resolve",
     "recordable": "supports_cuda_graph", "ahead": "precompile", "roomy": "has_large_smem", "asking": "capture_launches",
     "anywhere": "content_out", "nearby": "position_out", "stacked": "packed_qkv", "apart": "split_qkv", "crew": "WorkerPool",
-    "rehearse": "estimate_time", "rehearsal": "estimate_time", "theirs": "published", "told": "text", "said": "text",
+    "rehearse": "estimate_time", "rehearsal": "estimate_time", "theirs": "published",
+    "told": "text, message or printed", "said": "text, message or printed",
 }  # fmt: skip
 WHOLE = {
     "Average": "ModelEma", "RecordedStep": "CudaGraphStep", "Given": "PartialRunSpec", "Place": "PositionBias",

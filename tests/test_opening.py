@@ -151,10 +151,10 @@ def test_a_name_gives_the_same_fresh_weights_every_time_and_leaves_the_seed_alon
 
 def test_options_are_for_models_that_are_built_here(tmp_path, capsys):
     folder = softbias.save(create_model("convit_nano", num_classes=3), tmp_path / "saved", class_names=["a", "b", "c"])
-    with pytest.raises(ValueError, match="options of a model are for one that is built here"):
+    with pytest.raises(ValueError, match="model options are for models that are built by name"):
         open_classifier(folder, patch_size=8)
     assert main(["probe", str(folder), "--data", "fashion", "--model-option", "patch_size=8", "--out", str(tmp_path)]) == 2
-    assert "--model-option is for models that are built here" in capsys.readouterr().err
+    assert "--model-option is for models that are built by name" in capsys.readouterr().err
 
 
 def test_a_head_trained_on_a_fresh_backbone_is_called_so(tmp_path):

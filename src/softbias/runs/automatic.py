@@ -1,9 +1,9 @@
 """The automatic choices: model, recipe and image size that suit the number of images, their size and the device.
 
-On a CPU time decides. Coarse patches train about four times as many images a second as fine ones, and a model learns more
-from the additional epochs than from finer patches; so patches are coarse, and the time goes into epochs (measured in
-results/training.md). On a GPU the number of images decides: the accuracy of a small transformer from scratch keeps growing
-for about ten million images.
+On a CPU time decides. A model with coarse patches trains on about four times as many images a second as one with fine
+patches, and it gains more from the additional epochs than from finer patches. So patches are coarse, and the time goes into
+epochs (measured in results/training.md). On a GPU the number of images decides: the accuracy of a small transformer from
+scratch keeps growing until it has seen about ten million images.
 
 Nothing here imports torch.
 """

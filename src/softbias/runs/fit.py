@@ -3,7 +3,7 @@
     result = softbias.fit("my_pictures")                # `softbias fit my_pictures` is the same call
     result.summary["test"]["accuracy"], result.path
 
-`fit` resolves the settings, `run_fit` trains a whole spec; a study calls `run_fit` for each of its runs.
+`fit` resolves the settings; `run_fit` trains what a complete spec defines. A study calls `run_fit` for each of its runs.
 """
 
 from __future__ import annotations
@@ -87,12 +87,14 @@ def fit(
     settings: LoopSettings | None = None,
     **overrides: Any,
 ) -> Result:
-    """Train a model on a set of images and return the finished run; what is not named is chosen to suit images and device.
+    """Train a model on a set of images and return the finished run.
+
+    Settings that are not given are chosen to suit the images and the device.
 
     data           a folder, a CSV file, arrays, a named set, or a Dataset
     out            the run's folder; runs/<data>-<model>-<id> if not given
     resume         continue a run that was stopped; a finished one is left as it is
-    config         a run's config.yaml, or the run: settings for all that is not named here
+    config         a run's folder or its config.yaml, for the settings that are not given here
     source         start from the model of another run; finetune: "full", or "linear" for the head alone
     pretrained     timm's weights, for "timm:…" models; weights: a file of weights
     data_options   img_size, resize_mode, group_by, skip_broken, data_dir
@@ -143,7 +145,7 @@ def fit(
 
 
 def base_config(config: str | Path | None, out: str | Path | None, resume: bool) -> RunSpec | None:
-    """The config that gives the settings which are not named: one that is named itself, or that of the run to resume."""
+    """The config that settings come from if the user does not give them: `config`, or that of the run to resume."""
     if config is not None:
         path = Path(config)
         return read_config(path / "config.yaml" if path.is_dir() else path)

@@ -30,7 +30,7 @@ from softbias.training.plan import TrainingPlan
 
 BEFORE, AFTER = "attention-before.npz", "attention-after.npz"
 COUNT = 3  # pictures
-DARKEST = 1e-6  # the upper end of a scale, at least: learned masks can make a whole row negative
+DARKEST = 1e-6  # the least upper end of a scale: learned masks can make a whole row negative
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def record_maps(plan: TrainingPlan, data: Dataset, split: Split, path: Path) -> 
 
 
 def recorded(folder: Path) -> list[RecordedMaps]:
-    """Regularizers and layers whose maps a run has, before and after training."""
+    """The regularized layers whose maps the run recorded both before and after training."""
     if not ((folder / BEFORE).is_file() and (folder / AFTER).is_file()):
         return []
     found = []
@@ -89,8 +89,8 @@ def recorded(folder: Path) -> list[RecordedMaps]:
 def draw_maps(folder: Path, name: str, layer: int, theme: str = "light") -> bytes:
     """A PNG: a row per picture, with the matrix of the regularizer, where it has one, and the maps before and after.
 
-    The matrices have the query patch down and the patch it looks at across; beside them, the same for one query patch,
-    laid out as the picture is. Attention is on a square-root scale, so that an even map is not mistaken for an empty one.
+    A row of a matrix is a query patch, a column a patch that it looks at. Beside each matrix stands one of its rows, laid
+    out like the image. Attention is on a square-root scale, so that an even map is not mistaken for an empty one.
     """
     from matplotlib.colors import PowerNorm
     from matplotlib.patches import Rectangle

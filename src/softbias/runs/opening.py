@@ -3,8 +3,8 @@
     classifier = open_classifier("runs/flowers-convit_nano-1a2b3c4d5e")     # or "hf:FOLDER", "timm:NAME", "convit_nano"
     classifier.read("cat.jpg")                                              # as the model sees it, (height, width, 3)
 
-A model by name has fresh weights, and is called untrained wherever it is shown. A run that is not finished is its last
-checkpoint, and is named with its step wherever it is shown. Weights come from safetensors alone.
+A model that is given by its name gets fresh weights, and is called untrained in every output. A run that is not finished is
+opened at its last checkpoint, and its name then includes the step. Weights are read from safetensors files only.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def open_classifier(
 ) -> Classifier:
     """The classifier that a user names.
 
-    read      reads the set of a run that is not finished, see `Run.classifier`
-    options   of a model by name, as `create_model` takes them
+    read      the function that reads the data set of a run that is not finished, see `Run.classifier`
+    options   for `create_model`, where the source is the name of a model
     """
     if isinstance(source, Classifier):
         return source
@@ -51,7 +51,7 @@ def open_classifier(
             classifier = Classifier.of(create_model(str(source), **options, device=device), str(source))
         return classifier if options.get("pretrained") else replace(classifier, weights="untrained")
     if options:
-        raise SoftbiasError(f"options of a model are for one that is built here, but {source} is read from files")
+        raise SoftbiasError(f"model options are for models that are built by name, but {source} is read from files")
     run = find_run(source)
     if run is not None:
         return run.classifier(device=device, read=read)
@@ -69,7 +69,7 @@ def find_run(source: Source) -> Run | None:
 
 
 def is_built(source: str | Path) -> bool:
-    """Whether the name is of a model that is built here, with fresh weights, and not of files."""
+    """Whether the source names a model to build with fresh weights, and not files to read."""
     text = str(source)
     return text.startswith("timm:") or (text in list_models() and not Path(text).exists())
 
@@ -102,7 +102,7 @@ def open_run(run: Run, device: str, read: Callable[..., Dataset] | None = None) 
 
 
 def open_last_checkpoint(run: Run, device: str, read: Callable[..., Dataset] | None) -> Classifier:
-    """A run without a model of its own: it was stopped, or is being trained."""
+    """The classifier of a run that has no final model yet, because it was stopped or is being trained."""
     found = stored.read_last(run.checkpoint_folder)
     if found is None:
         raise SoftbiasError(
@@ -148,18 +148,18 @@ def untrained(run: Run, spec: RunSpec, classes: int, img_size: tuple[int, int]) 
 
 
 def averaged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a checkpoint that become the model's: the averaged ones, where the recipe averages."""
+    """The weights of a checkpoint that the model gets: the averaged ones, if the recipe averages."""
     return stored.part("ema", tensors) or stored.part("model", tensors)
 
 
 def weights_in_run(model: nn.Module, spec: RunSpec) -> str:
-    """Training a head on a frozen backbone leaves no trace in the norms; the run knows about it."""
+    """How far the weights are trained. Only the spec tells whether a head was trained on a frozen backbone."""
     weights = weights_of(model)
     return HEAD_ONLY if spec.finetune == "linear" and weights == "untrained" else weights
 
 
 def unique(names: list[str]) -> list[str]:
-    """The names, with a number behind those that stand there twice.
+    """The names, with a number after each repeated one.
 
     >>> unique(["a", "b", "a"])
     ['a', 'b', 'a (2)']

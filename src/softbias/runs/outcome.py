@@ -112,7 +112,7 @@ def finish(
 
 
 def peak_memory(device: str) -> int:
-    """Bytes: of the GPU, or of the whole process on a CPU; 0 where the system does not tell."""
+    """Bytes: of the GPU, or of the whole process on a CPU; 0 where the system does not report it."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     status = Path("/proc/self/status")

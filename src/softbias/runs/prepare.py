@@ -64,7 +64,7 @@ def make_plan(
     if regularizers:
         find_sites(model, regularizers, data.img_size)  # refuses layers without a map
     model = model.to(device)
-    if spec.recipe.compile != "on":  # which compiles them itself
+    if spec.recipe.compile != "on":  # torch.compile compiles the kernels itself
         together = min(spec.recipe.batch_size, len(split.train)) // (accelerator.num_processes * spec.recipe.accumulate)
         with accelerator.autocast():
             precompile(model, max(1, together))

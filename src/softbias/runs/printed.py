@@ -1,4 +1,4 @@
-"""Scores in the terminal: of a finished run beside the baseline's, with its worst classes and its files; of an evaluation.
+"""Scores in the terminal, of a finished run or of an evaluation. A run's scores stand beside those of the baseline.
 
 The page of the run uses the same rows, so that the two never disagree.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from softbias.runs.inference import Evaluation
 
 PROBED = "logistic regression on frozen features, without augmentation"
-TOP5_FROM = 11  # classes; five of fewer classes are half of them or more
+TOP5_FROM = 11  # classes: with ten or fewer, the first five would be half of them or more
 MOST_ROWS = 20  # of the table of classes; all of them are in summary.json and on the page
 
 FILES = {"page": "report.html", "confusion": "confusion.png", "model": "model", "scores": "summary.json"}

@@ -1,10 +1,10 @@
-"""Probes of anything that a user names: runs, saved models, names. `softbias.probe` and the command `softbias probe`.
+"""Measure models by probes: `softbias.probe`, and the command `softbias probe`.
 
     result = softbias.probe(["runs/a", "deit_nano"], "locality,gates", data="fashion", n=200)
     pandas.DataFrame(result.rows["locality"])
 
 A run brings its own images, split as training split them, and its checkpoints. Every other model is measured on `data`. A
-probe that a model has nothing for (gates of a DeiT) is left out, with a note that gives the reason.
+probe that does not apply to a model (gates, for a DeiT) is left out, with a note that gives the reason.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def probe(
     n, seed, split  the images; n is each probe's own number if not given
     checkpoints     measure at the start and at every checkpoint that the run kept
     options         of probes, by the name of the probe: {"shift": {"fill": "edge"}}
-    model_options   of models that are built here by name
+    model_options   of models that are built by name
     """
     given = [sources] if isinstance(sources, Source) else list(sources)
     if not given:
@@ -129,7 +129,7 @@ def probe(
     asked = {name: options_for(name, one, (options or {}).get(name, {}), common) for name, one in chosen.items()}
     built = [one for one in given if isinstance(one, str | Path) and is_built(one)]
     if model_options and not built:
-        raise SoftbiasError(f"--model-option is for models that are built here, but {given} are read from files")
+        raise SoftbiasError(f"--model-option is for models that are built by name, but {given} are read from files")
     cache = DatasetCache(None if data_dir is None else str(data_dir))
     targets = [open_target(one, data, cache, device=find_device(device), options=model_options) for one in given]
     names = unique([target.classifier.name for target in targets])
@@ -145,7 +145,7 @@ def choose(probes: str | Sequence[str]) -> dict[str, Probe]:
 
 
 def options_for(name: str, probe: Probe, own: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of one probe: its own, and those common options that its function knows."""
+    """The options of one probe: its own, and those common options that its function takes."""
     for key in own:
         if key not in probe.options:
             raise unknown_name(f"option of the probe {name}", key, probe.options)
@@ -160,7 +160,7 @@ def measure_all(
     folder: Path | None = None,
     display: ProbeDisplay | None = None,
 ) -> ProbeResult:
-    """Every probe of every target; a probe that none of them can be measured by has no rows."""
+    """Measure every target by every probe; a probe that applies to no target has no rows."""
     display = display or ProbeDisplay()
     rows: dict[str, Rows] = {}
     notes: list[Note] = []
@@ -246,7 +246,7 @@ def open_target(
 ) -> ProbeTarget:
     """A source with `data`, or with the run's own set; everything that is not a run needs `data`.
 
-    options   of a model that is built here, which takes the classes and the size of the images
+    options   of a model that is built by name, for the classes and the size of these images
     """
     if isinstance(source, str | Path) and is_built(source):
         size = (options or {}).get("img_size")
@@ -300,9 +300,10 @@ def expected_seconds(probe: Probe, target: ProbeTarget, n: int) -> float:
         scaled = (max(1, round(size[0] * side)), max(1, round(size[1] * side)))
         try:
             ready = target.classifier if side == 1 else at_size(target.classifier, scaled)
-        except NotMeasurableError:  # the probe leaves this size out, too, with a note in its row
+        except NotMeasurableError:  # the probe leaves out this size, too
             continue
-        own_scenes = side != 1 and "scenes" in probe.options  # their number does not follow n
+        # Such a probe makes at least its usual number of scenes, even for a smaller n.
+        own_scenes = side != 1 and "scenes" in probe.options
         total += count * (max(n, probe.n) if own_scenes else n) * seconds_per_image(ready, scaled)
     return total
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PartialRunSpec:
-    """The fields of a RunSpec that are named; None stands for a field that is not.
+    """The fields of a RunSpec that the user gave; None stands for a field that is not given.
 
     recipe      a preset's name, or a whole recipe
     overrides   fields of the recipe and of its augmentation by name: {"epochs": 20, "flip": 0}
@@ -112,12 +112,13 @@ class PartialRunSpec:
             from softbias.regularizers import parse_regularizers
 
             parse_regularizers(self.overrides["regularize"])
-        alone = self.base_recipe is None and "batch_size" not in self.overrides  # then the batch is not known yet
-        checked = {name: value for name, value in self.overrides.items() if not (alone and name == "accumulate")}
+        # accumulate must suit the size of a batch, which may not be known yet
+        no_batch_size = self.base_recipe is None and "batch_size" not in self.overrides
+        checked = {name: value for name, value in self.overrides.items() if not (no_batch_size and name == "accumulate")}
         (self.base_recipe or Recipe()).with_overrides(checked)
 
     def spec(self, choice: Choice | None = None) -> RunSpec | None:
-        """The whole spec; None where model or recipe are not named, and no choice is given."""
+        """The complete spec; None if the model or the recipe is neither given nor in `choice`."""
         model = self.model or (None if choice is None else choice.model)
         recipe = self.base_recipe or (None if choice is None else choice.recipe)
         if model is None or recipe is None:
@@ -163,8 +164,8 @@ def resolve(
     """Read the images, and choose what was not named.
 
     data      the images, where they are in memory already
-    minutes   a limit for training, which makes an estimate of its time needless
-    advise    whether to look for advice: that asks the network
+    minutes   a limit for training; with it, no estimate of the time is needed
+    advise    whether to look for advice, which may ask the network
     """
     notes: list[Note] = []
     if data is None:
@@ -182,7 +183,7 @@ def resolve(
     if not model_named or (partial.model == choice.model and pretext and not partial.source):
         partial = replace(partial, model_options={**choice.model_options, **partial.model_options})
     as_chosen = partial.model in (None, choice.model) and partial.model_options == dict(choice.model_options)
-    suits = as_chosen or device != "cpu"  # on a CPU the epochs suit the chosen model alone
+    suits = as_chosen or device != "cpu"  # on a CPU the number of epochs suits only the chosen model
     if not suits:
         choice = replace(choice, recipe=find_recipe(choice.recipe_name))
     spec = partial.spec(choice)

@@ -159,7 +159,7 @@ class Run:
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints that the run kept, in order; first its start, where the seed alone made it."""
+        """The checkpoints that the run kept, in order; the untrained model comes first if it can be built from the seed."""
         from softbias.training.checkpoint import listed
 
         saved = [Checkpoint(int(path.name.removeprefix("step-")), path) for path in listed(self.checkpoint_folder)]
@@ -167,7 +167,11 @@ class Run:
         return [START, *saved] if saved and seeded else saved
 
     def data(self, read: Callable[..., Dataset] | None = None, **options: Any) -> Dataset:
-        """The run's set; `options` win over those that it was read with, and `read` may keep sets that it has read."""
+        """The run's data set.
+
+        read      is called instead of `load_dataset`, for example to read a set only once for several runs
+        options   of `load_dataset`; they replace those of the run's spec
+        """
         from softbias.data import load_dataset
         from softbias.data.named import list_datasets
 
@@ -190,8 +194,8 @@ class Run:
     ) -> Classifier:
         """The model of the run, or the model at a checkpoint.
 
-        A run that is not finished gives its last checkpoint, with its step in the name; only the run's set knows its classes
-        and how it is normalized, so that set is read, by `read` where it is given.
+        A run that is not finished gives its last checkpoint, with the step in its name. A checkpoint holds neither the names
+        of the classes nor the normalization, so the run's data set is read for them (`read` is explained at `data`).
         """
         from softbias.runs.opening import at_checkpoint, open_run
 
@@ -200,7 +204,7 @@ class Run:
         return self.loaded[device] if checkpoint is None else at_checkpoint(self, self.loaded[device], checkpoint)
 
     def page(self, data: Dataset | None = None) -> Path:
-        """Write report.html; the run's set is read for its pictures, where it is not given and can be found."""
+        """Write report.html. If `data` is not given, the run's data set is read for its images, where it can be found."""
         from softbias.runs.page import write_page
 
         if data is None:
@@ -211,7 +215,7 @@ class Run:
     # Writing
 
     def open(self, spec: RunSpec, *, resume: bool) -> None:
-        """Take the directory for a run, or say why it cannot be had."""
+        """Lock the directory for a run; an error gives the reason if that is not possible."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock = take_lock(self.path / ".lock")
@@ -252,8 +256,8 @@ class Run:
 
 
 def take_lock(path: Path) -> BaseFileLock | None:
-    """The lock of a file; Timeout if another process has it, None on a file system without locks, where claims must do."""
-    lock = FileLock(path, timeout=0, fallback_to_soft=False)  # a kill would leave a soft lock behind for ever
+    """The lock of a file; Timeout if another process has it; None on a file system without locks, where only claims protect."""
+    lock = FileLock(path, timeout=0, fallback_to_soft=False)  # a killed process would leave a soft lock behind for ever
     try:
         lock.acquire()
     except OSError as error:

@@ -71,7 +71,7 @@ class RunSpec:
 
     @staticmethod
     def from_dict(given: Mapping[str, Any], where: str = "the config") -> RunSpec:
-        """The inverse of `to_dict`; what is wrong with the values is an error that begins with `where`."""
+        """The inverse of `to_dict`; the error about a wrong value begins with `where`."""
         known = from_plain(ConfigHead, given, where)
         if known.get("format", CONFIG_FORMAT) > CONFIG_FORMAT:
             raise SoftbiasError(
@@ -96,7 +96,7 @@ class RunSpec:
 
     @property
     def title(self) -> str:
-        """<data>-<model>-<id>, as a folder may be called."""
+        """<data>-<model>-<id>, in characters that a folder's name may have."""
         data = self.data if "/" not in self.data else Path(self.data).stem or Path(self.data).name
         return "-".join(re.sub(r"[^\w.]+", "_", part).strip("_") for part in (data, self.model, self.id))
 

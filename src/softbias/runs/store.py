@@ -87,7 +87,7 @@ class Store:
                 return mine
             other = read_claim(file)
             if other is None:
-                continue  # released in this moment
+                continue  # its owner released it just now
             if not self.is_stale(file, other):
                 return None
             self.remove_stale(file, other)

@@ -177,8 +177,8 @@ def matching_table(matching: pd.DataFrame, data: str, seeds: int = 3) -> Table:
     head = ["model", "with", "reaches", "other model", "needs", "95 % over seeds", "times as much"]
     single = " With one seed these are single curves, not findings." if seeds == 1 else ""
     note = (
-        "Interpolated on the curve of the other model, over the logarithm of the amount of data. A bound (“>”, “<”): the other "
-        f"model does not reach it within the amounts tried.{single}"
+        "Interpolated on the curve of the other model, over the logarithm of the amount of data. A bound (“>” or “<”) "
+        f"means that the match lies outside the amounts tried.{single}"
     )
     return Table(f"matching-{data}", f"Data needed to match on {data}, interpolated", head, rows, note)
 

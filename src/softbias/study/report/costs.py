@@ -89,7 +89,7 @@ def class_blocks(results: Results, data: str) -> list[ReportBlock]:
         return [ReportBlock(text="The runs have no scores per class.")]
     text = (
         "The classes on which the models differ most come first. No test is made here: with few pictures per class, single "
-        "differences are often chance."
+        "differences are often random."
     )
     blocks = [ReportBlock([chart], tables=[class_table(results, chart, data)], folded="classes") for chart in drawn]
     return [ReportBlock(text=text), *blocks]

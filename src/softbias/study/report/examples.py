@@ -1,7 +1,7 @@
 """Test pictures on which the arms disagree: which they are, and how they stand on the page.
 
-An arm is right about a picture if more than half of its seeds are. The clearest disagreements come first: those with the
-largest difference between the share of seeds that are right in the one arm and in the nearest of the others.
+An arm is right about a picture if more than half of its seeds are. The clearest disagreements come first. A disagreement is
+clear if the share of seeds that are right differs much between the one arm and the nearest of the others.
 
 Shapes: A arms, n test pictures.
 """
@@ -75,7 +75,7 @@ def answers_of(table: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[n
 
 
 def disagreements(found: Votes) -> tuple[dict[str, int], list[tuple[str, NDArray[np.int64]]]]:
-    """How many pictures all, none or some arms get right; and for each arm those that it alone gets right, or alone wrong."""
+    """How many images all, none or some of the arms get right; for each arm, the images that only it gets right or wrong."""
     good = found.right > 0.5  # (A, n)
     votes_for, arms = good.sum(0), len(found.arms)
     counts = {"all are right": int((votes_for == arms).sum()), "all are wrong": int((votes_for == 0).sum())}

@@ -23,9 +23,10 @@ class Material:
     frame    all finished runs
     runs     those that are compared
     study    the spec of their study; None for loose runs
-    given    the folders that were named
-    folder   the study's, if they are one study
-    arms     and sets, in the order in which they are shown
+    given    the folders that the user named
+    folder   the folder of the study; None for loose runs and for several studies
+    arms     names of the arms, in the order of the page
+    sets     names of the data sets, in the order of the page
     """
 
     frame: pd.DataFrame

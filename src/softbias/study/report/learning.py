@@ -74,7 +74,7 @@ def fitted_table(results: Results, data: str) -> Table:
         if fit is not None:
             floor = f"{100 * fit.c:.1f} %" if fit.c else "0 (not fitted)"
             exponent = f"{fit.b:z.3f} ({fit.b_interval[0]:z.3f} to {fit.b_interval[1]:z.3f})".replace("-", "−")
-            known = fit.b_interval[0] > 0 and not fit.c  # if not, more data may not help at all, or not that far
+            known = fit.b_interval[0] > 0 and not fit.c  # else more data may not help, or may not halve the error
             times = 2 ** min(1 / fit.b, 10) if known else float("nan")
             halved = "–" if not known else f"{times:.3g} ×" if times <= 100 else "> 100 ×"
             rows.append(line(Cell(arm, number=results.number(arm)), exponent, floor, halved))
@@ -95,7 +95,7 @@ def learning_blocks(results: Results, data: str) -> list[ReportBlock]:
 
 
 def learning_chart(results: Results, data: str, fraction: float, wanted: str, instead: str) -> Chart | None:
-    """A column of the metrics over the steps; `instead` where a run lacks the wanted one."""
+    """A column of the metrics over the steps: `wanted`, or `instead` if a run lacks it."""
     material = results.material
     found = [
         (arm, int(row.seed), epochs_of(row.run)) for arm in material.arms for row in each(material.cell(data, fraction, arm))

@@ -138,7 +138,7 @@ def distinct(values: Iterable[Any]) -> str:
 
 
 def commands(material: Material) -> list[str]:
-    """The commands that make the same again."""
+    """The commands that make this page again."""
     if material.folder is None:
         first = " ".join(typed(folder) for folder in material.given[:3])
         return [f"softbias report {first}{' …' if len(material.given) > 3 else ''}"]

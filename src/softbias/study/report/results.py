@@ -26,8 +26,8 @@ PUBLISHED = ["data", "arm", "train_fraction", "metric", "value", "note"]
 class ReportBlock:
     """A piece of a section: charts, a text below them, tables.
 
-    columns   the class of the style sheet by which several charts stand side by side
-    folded    what the rows of the tables are called, for tables behind a line to click on
+    columns   a class of the style sheet, which puts several charts side by side
+    folded    what the rows of the tables are ("classes"); if given, a table is hidden until a reader clicks on its title
     """
 
     charts: Sequence[Chart] = ()
@@ -76,11 +76,11 @@ class Results:
         return rows if fraction is None else rows[rows["train_fraction"] == fraction]
 
     def number(self, arm: str) -> int | None:
-        """The number of an arm, by which it has its color; None for an arm that only others have measured."""
+        """The number of an arm, which decides its color; None for an arm that occurs only among the published numbers."""
         return self.material.number(arm) if arm in self.material.arms else None
 
     def published_beside(self, data: str) -> pd.DataFrame:
-        """Published accuracies of a set. Numbers of sets that the study lacks stand beside a set without any of its own."""
+        """Published accuracies on a set; if there are none, those on sets that are not in the study."""
         accuracies = self.published[self.published["metric"].isin(METRICS)]
         same = accuracies[accuracies["data"] == data]
         return same if len(same) else accuracies[~accuracies["data"].isin(self.material.sets)]
@@ -100,7 +100,7 @@ def read_published(numbers: Sequence[PublishedNumber]) -> pd.DataFrame:
 
 
 def decimals(value: float) -> int:
-    """How many digits a number has behind the point, four at most; all numbers of a table get as many as the longest.
+    """How many digits a number has after the point, four at most; all numbers of a table get as many as the longest.
 
     >>> decimals(83.13), decimals(70.0), decimals(100 * 0.123)
     (2, 0, 1)
