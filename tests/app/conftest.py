@@ -88,7 +88,7 @@ def served(app_state) -> Address:
     while not server.started:
         time.sleep(0.02)
     yield Address(port)
-    server.should_exit = True
+    server.should_exit = server.force_exit = True  # a browser may keep its connection open
     thread.join(10)
     listener.close()
 

@@ -66,6 +66,7 @@ def test_a_click_on_a_large_map_follows_the_look(view):
     assert "row 0, column 0" in view.where()
 
 
+@pytest.mark.slow
 def test_arrow_keys_move_the_query_and_stop_at_the_border(view):
     view.click_patch(0, 3)
     view.page.locator(".stage").focus()
@@ -140,6 +141,7 @@ def test_ways_to_explain_and_another_class_change_the_picture(view):
     assert name in view.page.inner_text(".over legend")
 
 
+@pytest.mark.slow
 def test_two_models_stand_side_by_side_on_the_same_picture(view):
     view.page.check("#compare")
     view.page.wait_for_selector(".pane:nth-child(2) .cells canvas")
@@ -166,6 +168,7 @@ def test_the_checkpoint_slider_moves_through_training(view):
     assert checkpoints == ["at the start", "epoch 1", "epoch 2", "epoch 3", "final model"] and answers[0] != answers[-1]
 
 
+@pytest.mark.slow
 def test_the_charts_of_the_run_are_there_and_its_report_opens(view):
     titles = view.page.locator(".chart strong").all_inner_texts()
     assert titles[:2] == ["Loss", "Accuracy"] and titles[2].startswith("Gates of")

@@ -137,6 +137,7 @@ def test_a_training_asked_to_stop_says_how_to_continue(image_folder, tmp_path, m
     assert printed.strip().endswith("--resume") and " --out runs/pictures-convit_nano-" in printed
 
 
+@pytest.mark.slow
 def test_a_real_signal_stops_it_and_the_command_it_prints_continues(tmp_path, capsys, no_page):
     """As a user sees it: a process, a signal, an exit status, a line to paste."""
     out = tmp_path / "a run"

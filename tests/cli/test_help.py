@@ -36,7 +36,9 @@ def test_the_help_of_fit_stays_readable(capsys):
     assert "--weight-decay" in printed and "--flip" in printed
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    "shell", ["bash", pytest.param("zsh", marks=pytest.mark.slow), pytest.param("fish", marks=pytest.mark.slow)]
+)
 def test_completion_knows_commands_options_and_fields_of_recipes(shell, tmp_path, capsys):
     assert main(["--tyro-write-completion", shell, str(tmp_path / "script")]) == 0
     script = (tmp_path / "script").read_text()

@@ -19,10 +19,11 @@ needs_triton = pytest.mark.skipif(not triton_api.INSTALLED, reason="Triton is no
 
 
 @needs_triton
-def test_kernels_agree_with_plain_pytorch_in_triton_s_interpreter() -> None:
+def test_kernels_agree_with_plain_pytorch_in_triton_s_interpreter(request) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("this is the interpreter's process")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / "interpreted")]
+    command += ["--slow"] if request.config.getoption("--slow") else []
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, cwd=HERE.parents[1], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

@@ -79,6 +79,7 @@ def epochs(run: Path, name: str) -> Counter:
     return Counter(json.loads(line)["epoch"] for line in (run / "probes" / name).read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_of_a_row_leaves_no_trace(never_stopped, tmp_path):
     out = tmp_path / "run"
     process = start(TORN, out)

@@ -11,7 +11,7 @@ PAIRS = [
     ("deit_tiny", "deit_tiny_patch16_224"),
     ("convit_tiny", "convit_tiny"),
     ("convit_small", "convit_small"),
-    ("convit_base", "convit_base"),
+    pytest.param("convit_base", "convit_base", marks=pytest.mark.slow),
 ]
 
 

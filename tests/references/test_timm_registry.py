@@ -13,7 +13,12 @@ import softbias
 
 
 @pytest.mark.parametrize(
-    "first", ["import softbias, timm", "import timm, softbias", "from softbias.models import build; import timm"]
+    "first",
+    [
+        "import softbias, timm",
+        "import timm, softbias",
+        pytest.param("from softbias.models import build; import timm", marks=pytest.mark.slow),
+    ],
 )
 def test_models_are_registered_whichever_library_comes_first(first):
     code = f"{first}; m = timm.create_model('softbias_convit_nano', num_classes=3); print(m.name, m.num_classes)"

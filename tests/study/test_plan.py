@@ -107,7 +107,6 @@ def test_runs_wait_for_a_free_worker_and_for_what_they_start_from(little_study):
     assert makespan([], {}, 2) == 0.0
 
 
-@pytest.mark.slow
 def test_two_processes_are_measured_together(little_study, tmp_path):
     runs = study_runs(little_study("deit_nano", seeds=2, fractions=1))
     settings = ExecutionSettings(tmp_path, "cpu", baseline=False)

@@ -58,6 +58,7 @@ def whole(spec, out: Path) -> dict:
     return outcome(out)
 
 
+@pytest.mark.slow
 def test_a_killed_study_ends_as_one_that_was_never_stopped(little_study, tmp_path):
     spec = little_study("deit_nano,convit_nano", seeds=1, fractions=1, overrides={"steps": 40})
     process = start(spec, tmp_path / "s")

@@ -27,6 +27,7 @@ def test_all_forms_of_a_case_are_the_same_function(monkeypatch, name) -> None:
             assert all(float(error) < allowed for error in errors(case, run).split()), form
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_sweep_changes_a_field_of_its_kernel_and_not_the_result(monkeypatch, name) -> None:
     kind, _, field = name.partition(".")

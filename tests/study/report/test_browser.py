@@ -87,6 +87,7 @@ def test_values_appear_under_the_pointer_and_by_the_arrow_keys(browser, study):
     view.context.close()
 
 
+@pytest.mark.slow
 def test_a_chart_is_enlarged_and_saved(browser, study):
     view, complaints, _ = open_page(browser, study / "report.html", 1280)
     figure = view.locator("figure[data-chart='learning-fashion-10-loss']")
@@ -103,6 +104,7 @@ def test_a_chart_is_enlarged_and_saved(browser, study):
     view.context.close()
 
 
+@pytest.mark.slow
 def test_many_arms_with_long_names_on_two_sets_fit_a_phone(browser, tmp_path, quick_charts):
     for number in range(10):
         model = f"deit_nano_with_a_very_long_name_{number}_and_more_of_it"
@@ -123,6 +125,7 @@ def test_many_arms_with_long_names_on_two_sets_fit_a_phone(browser, tmp_path, qu
     view.context.close()
 
 
+@pytest.mark.slow
 def test_fourteen_arms_differ_in_charts_legend_and_tables(browser, tmp_path, quick_charts):
     page = write_report(make_study(tmp_path, [f"arm_{number:02}" for number in range(14)], (1.0,), seeds=1))
     drawn = page.read_text().split('data-chart="cost-fashion-macs"')[1].split("</figure>")[0]
@@ -146,6 +149,7 @@ def test_fourteen_arms_differ_in_charts_legend_and_tables(browser, tmp_path, qui
     view.context.close()
 
 
+@pytest.mark.slow
 def test_without_a_script_charts_and_legend_work(browser, study):
     view, complaints, _ = open_page(browser, study / "report.html", 375, java_script_enabled=False)
     assert view.locator(".plot.slim").first.is_visible() and not view.locator(".plot.broad").first.is_visible()
