@@ -61,8 +61,8 @@ def test_the_numbers_are_those_of_the_runs(study):
 
 
 def test_the_command_of_the_page_continues_the_study_in_its_own_folder(study, monkeypatch, tmp_path):
-    from softbias.study.report.gathering import gather
     from softbias.study.report.provenance import commands
+    from softbias.study.report.results import gather
 
     monkeypatch.chdir(study.parent)
     command = commands(gather([study]))[0].split()

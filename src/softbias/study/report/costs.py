@@ -10,8 +10,7 @@ import pandas as pd
 from softbias.pages.charts import Axis, Cell, Chart, Series, Table, line, padded
 from softbias.pages.format import duration, memory, of_the_data, points, share, short_number, shortened
 from softbias.study.headline import LEAST_SEEDS, each
-from softbias.study.report.gathering import classes_of
-from softbias.study.report.results import ReportBlock, Results, slug
+from softbias.study.report.results import ReportBlock, Results, classes_of, slug
 
 CLASSES = 20  # in the chart; the table has all
 COSTS = {

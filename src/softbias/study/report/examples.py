@@ -23,7 +23,7 @@ from softbias.pages.html import Picture, picture
 from softbias.runs.predictions import Predictions
 from softbias.runs.run import Run
 from softbias.study.headline import each
-from softbias.study.report.gathering import Material, classes_of, tested_of
+from softbias.study.report.results import Material, classes_of, tested_of
 
 PER_GALLERY = 6  # pictures per arm
 GALLERIES = 6

@@ -8,8 +8,7 @@ import pandas as pd
 from softbias.pages.charts import Axis, Cell, Chart, Series, Table, line, log_levels
 from softbias.pages.format import of_the_data, share, short_number
 from softbias.study.headline import each
-from softbias.study.report.gathering import epochs_of
-from softbias.study.report.results import ReportBlock, Results, slug
+from softbias.study.report.results import ReportBlock, Results, epochs_of, slug
 
 POINTS = 150  # of a learning curve
 TITLES = {"val_accuracy": "Validation accuracy", "accuracy": "Training accuracy", "loss": "Training loss"}

@@ -20,10 +20,9 @@ from softbias.study.report.accuracy import accuracy_blocks, matching_blocks
 from softbias.study.report.costs import class_blocks, cost_blocks
 from softbias.study.report.differences import differences_blocks
 from softbias.study.report.examples import example_section
-from softbias.study.report.gathering import Material, gather
 from softbias.study.report.learning import fitted_blocks, learning_blocks
 from softbias.study.report.provenance import commands, facts, measured_after, notices, run_rows
-from softbias.study.report.results import ReportBlock, Results, published_table, slug
+from softbias.study.report.results import Material, ReportBlock, Results, gather, published_table, slug
 
 CHARTS: dict[str, tuple[str, Callable[[Results, str], list[ReportBlock]]]] = {  # name: title of the section, drawing function
     "accuracy": ("Accuracy", accuracy_blocks),

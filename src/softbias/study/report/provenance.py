@@ -18,7 +18,7 @@ from softbias.runs.page import VERSIONS
 from softbias.runs.run import Run
 from softbias.schema import from_plain
 from softbias.study.headline import amount, each
-from softbias.study.report.gathering import Material
+from softbias.study.report.results import Material
 
 EXTRA, MEASUREMENTS = "extra", "extra.json"  # the folder of a study with measurements on its runs, and their list
 BUDGETS = {
