@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from softbias.bench.loops import beside_timm, start_up
 from softbias.bench.measuring import Row
 from softbias.bench.regularization import measure
-from softbias.bench.step import captured_equals_uncaptured, whole_step
+from softbias.bench.step import beside_timm, captured_equals_uncaptured, start_up, whole_step
 from softbias.bench.throughput import Builder, Setting, growth, side_by_side
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.kernels import dispatch
