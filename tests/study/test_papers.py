@@ -324,7 +324,7 @@ def test_a_study_may_be_run_otherwise_and_says_so(monkeypatch):
     from softbias.cli import main
 
     seen = []
-    monkeypatch.setattr("softbias.cli.reproduce.run", lambda spec, options, perform: seen.append(spec) or 0)
+    monkeypatch.setattr("softbias.cli.compare.run", lambda spec, options, perform: seen.append(spec) or 0)
     words = ["reproduce", "ibit-depth", "--steps", "70", "--recipe.flip", "0", "--fractions", "0.1,0.5", "--seeds", "2"]
     assert main(words) == 0
     (spec,) = seen
@@ -337,7 +337,7 @@ def test_some_rows_and_columns_of_a_study_can_be_asked_for_by_name(monkeypatch, 
     from softbias.cli import main
 
     seen = []
-    monkeypatch.setattr("softbias.cli.reproduce.run", lambda spec, options, perform: seen.append(spec) or 0)
+    monkeypatch.setattr("softbias.cli.compare.run", lambda spec, options, perform: seen.append(spec) or 0)
     words = ["reproduce", "arvit-table1", "--scale", "small", "--arms", "ARViT-L3, ARViT-Base", "--data", "imagenette"]
     assert main(words) == 0
     (spec,) = seen

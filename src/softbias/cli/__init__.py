@@ -44,7 +44,7 @@ COMMANDS = {
 }
 MODULES = {  # of commands whose module has another name
     "pretrain": "fit", "evaluate": "predict", "export": "predict", "recipes": "models", "report": "runs",
-    "study": "compare", "demo": "compare",
+    "study": "compare", "reproduce": "compare", "demo": "compare", "app": "explain",
 }  # fmt: skip
 TRAINING = ("fit", "pretrain", "compare", "reproduce")
 ELSEWHERE = {"train": "fit", "classify": "predict", "infer": "predict", "test": "evaluate", "eval": "evaluate", "serve": "app"}

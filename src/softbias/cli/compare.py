@@ -1,17 +1,23 @@
-"""`softbias compare`, `softbias study` and `softbias demo`: studies from the command line, from a file, and ready-made."""
+"""`softbias compare`, `softbias study`, `softbias reproduce` and `softbias demo`: studies from the command line, from a file,
+from the papers, and ready-made."""
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
 from softbias.cli.parsing import NO_LINE, Line, flag
 from softbias.cli.study_options import CompareOptions, ExecutionOptions, run
 from softbias.errors import SoftbiasError
+
+if TYPE_CHECKING:
+    from softbias.study.papers import NamedStudy
 
 
 def compare(options: Annotated[CompareOptions, arg(name="")], *, line: Line = NO_LINE) -> int:
@@ -84,3 +90,118 @@ def demo(out: Path = Path("demo"), picture: bool = False) -> int:
         print(f"where its heads look, before and after training: {draw_attention(out)}")
         return 0
     return run(demo_study(), ExecutionOptions(out=out, jobs=min(JOBS, os.cpu_count() or 1), device="cpu"))
+
+
+@dataclass(frozen=True)
+class ReproduceOptions(ExecutionOptions):
+    name: Annotated[str, Positional, flag("NAME", "A study of --list.")] = ""
+    list_studies: Annotated[
+        bool, arg(name="list", help="List the studies, or with a name describe one, and stop.", help_behavior_hint="")
+    ] = False
+    scale: Annotated[
+        Literal["smoke", "small", "paper"],
+        flag(
+            "smoke|small|paper",
+            "smoke: minutes on two CPU cores (if not given); small: hours on one GPU; paper: the original setting.",
+        ),
+    ] = "smoke"
+    arms: Annotated[
+        str | None,
+        flag("ARMS", "Some of its arms, separated by commas; the first is compared with the others; all if not given."),
+    ] = None
+    data: Annotated[str | None, flag("SETS", "Some of its sets, separated by commas; all if not given.")] = None
+    seeds: Annotated[
+        str | None, flag("N", "The number of seeds (3), or the seeds themselves (0,1,5); the study's own if not given.")
+    ] = None
+    fractions: Annotated[str | None, flag("SHARES", "Shares of the training pictures; the study's own if not given.")] = None
+    data_dir: Annotated[Path | None, flag("FOLDER", "The folder of named sets; $SOFTBIAS_DATA if not given.")] = None
+
+
+def reproduce(
+    options: Annotated[ReproduceOptions, arg(name="")],
+    *,
+    line: Line = NO_LINE,
+) -> int:
+    """Reproduce a table or an analysis of a paper: its runs, its measurements, and a report with the published numbers.
+
+    Finished runs are reused: stop at any time and give the same command again. At smoke scale the embedded set replaces any set
+    that is absent, and the report says so. Any field of the recipe can be changed for all arms (--epochs 8, --help-recipe); the
+    report says that, too.
+
+      softbias reproduce --list
+      softbias reproduce convit-sample-efficiency --list
+      softbias reproduce convit-sample-efficiency --scale small --dry-run
+      softbias reproduce arvit-table1 --scale small --arms ARViT-Base,ARViT-L3 --data imagenette
+    """
+    from softbias.study.papers import find_study, list_studies
+
+    if options.list_studies:
+        names = [options.name] if options.name else list_studies()
+        show_list([find_study(name) for name in names], whole=bool(options.name), as_json=options.json)
+        return 0
+    if not options.name:
+        raise SoftbiasError("which study? softbias reproduce NAME; softbias reproduce --list shows them")
+    named = find_study(options.name)
+    from softbias.study.papers.measure import reproduce as perform
+    from softbias.study.spec import parse_numbers, parse_seeds
+
+    seeds = None if options.seeds is None else parse_seeds(options.seeds)
+    arms, data = listed(options.arms), listed(options.data)
+    spec = named.spec(options.scale, data_dir=options.data_dir, seeds=seeds, arms=arms, data=data)
+    changes = [f"--{name} {given}" for name, given in (("arms", options.arms), ("data", options.data)) if given is not None]
+    if options.fractions is not None:
+        spec = replace(spec, fractions=parse_numbers(options.fractions, "--fractions"))
+        changes.append(f"--fractions {options.fractions}")
+    if line.changes:
+        spec = replace(spec, recipe=spec.recipe.with_overrides(line.overrides))
+        changes.append(" ".join(line.changes))
+    if changes:
+        spec = replace(spec, notes=(*spec.notes, f"Changed from the study's own settings: {', '.join(changes)}."))
+    return run(spec, options, functools.partial(perform, named, options.scale))
+
+
+def listed(given: str | None) -> list[str] | None:
+    """Separated by commas."""
+    return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
+
+
+def show_list(studies: list[NamedStudy], *, whole: bool, as_json: bool) -> None:
+    if as_json:
+        fields = ("name", "title", "question", "source", "can", "cannot")
+        rows = [
+            {**{name: getattr(one, name) for name in fields}, "published": [*one.published, *one.beside]} for one in studies
+        ]
+        print(json.dumps(rows, ensure_ascii=False))
+        return
+    if whole:
+        print("\n".join(line for one in studies for line in described(one)))
+        return
+    width = max(len(one.name) for one in studies)
+    print("\n".join(f"{one.name:{width}}  {one.question}" for one in studies))
+    print("\nsoftbias reproduce NAME --list describes one; --scale smoke|small|paper chooses its size")
+
+
+def described(one: NamedStudy) -> list[str]:
+    """A study in full: its question and source, the runs of each scale, and the published numbers."""
+    lines = [
+        one.title,
+        "",
+        one.question,
+        "",
+        f"Source: {one.source}",
+        f"It can show: {one.can}",
+        f"It cannot show: {one.cannot}",
+        "",
+    ]
+    for scale in ("smoke", "small", "paper"):
+        spec = one.build(scale)
+        seeds, fractions = len(spec.seeds), ", ".join(f"{100 * fraction:g}" for fraction in spec.fractions)
+        runs = f"{len(spec.data) * len(spec.arms) * len(spec.fractions) * seeds} runs"
+        before = len([arm for arm in spec.arms if arm.pretrain]) * seeds
+        runs += f" and {before} pre-trainings" if before else ""
+        parts = (", ".join(spec.data), f"{len(spec.arms)} arms", f"{fractions} %", f"{seeds} seed{'s' * (seeds > 1)}", runs)
+        lines.append(f"{scale}: {' · '.join(parts)}")
+    for row in (*one.published, *one.beside):
+        what = f"{row['data']:11} {row['arm']:26} {100 * row['train_fraction']:5g} %  {row['metric']:20}"
+        lines.append(f"  {what} {row['value']:7g}   {row['note']}")
+    return lines
