@@ -32,4 +32,4 @@ def quick_charts(monkeypatch):
     """Drawing is the slow part of a report; where the test is about words, one white picture stands for all."""
     white = io.BytesIO()
     Image.new("RGB", (2, 2), "white").save(white, "PNG")
-    monkeypatch.setattr("softbias.study.report.page.png", lambda chart: white.getvalue())
+    monkeypatch.setattr("softbias.study.report.png", lambda chart: white.getvalue())

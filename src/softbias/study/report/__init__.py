@@ -1,5 +1,128 @@
-"""One page about a study: charts, tables, pictures and how the numbers were made, in one file that opens offline."""
+"""One page about a study: charts, tables, pictures and how the numbers were made, in one file that opens offline.
 
-from softbias.study.report.page import CHARTS, write_report
+From runs to report.html and figures/: gather, compute, draw, fill the template. A new chart is a function (Results, data set)
+-> blocks, and a line in CHARTS, which names the section where it stands.
+"""
 
-__all__ = ["CHARTS", "write_report"]
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from softbias.errors import SoftbiasError
+from softbias.files import write_bytes, write_text
+from softbias.pages.charts import Chart, Table, latex
+from softbias.pages.format import count
+from softbias.pages.html import render
+from softbias.pages.static import png
+from softbias.study.headline import RULES, headline
+from softbias.study.report.accuracy import accuracy_blocks, matching_blocks
+from softbias.study.report.costs import class_blocks, cost_blocks
+from softbias.study.report.differences import differences_blocks
+from softbias.study.report.examples import example_section
+from softbias.study.report.learning import fitted_blocks, learning_blocks
+from softbias.study.report.provenance import commands, facts, measured_after, notices, run_rows
+from softbias.study.report.results import Material, ReportBlock, Results, gather, published_table, slug
+
+CHARTS: dict[str, tuple[str, Callable[[Results, str], list[ReportBlock]]]] = {  # name: title of the section, drawing function
+    "accuracy": ("Accuracy", accuracy_blocks),
+    "matching": ("Accuracy", matching_blocks),
+    "fitted": ("Accuracy", fitted_blocks),
+    "differences": ("Paired differences", differences_blocks),
+    "learning": ("Learning curves", learning_blocks),
+    "cost": ("Cost against accuracy", cost_blocks),
+    "classes": ("Classes", class_blocks),
+}
+
+
+def write_report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:
+    """Write report.html about a study or any finished runs, and its charts and tables as files under figures/.
+
+    runs   a study's folder, or folders of runs
+    out    the folder to write to; a study's own folder if not given, and `report` for loose runs
+
+    Returns the path of the page.
+    """
+    given = [runs] if isinstance(runs, str | Path) else list(runs)
+    material = gather([Path(path) for path in given])
+    page = (Path(out) if out is not None else material.folder or Path("report")) / "report.html"
+    if out is not None and Path(out).suffix == ".html":
+        page = Path(out)
+    results = Results.of(material)
+    sections = make_sections(results)
+    published = published_table(results)
+    write_files(page.parent / "figures", results, [*sections, {"blocks": {"": [ReportBlock(tables=[published])]}}])
+    write_text(page, render_report(results, sections, published))
+    return page
+
+
+def make_sections(results: Results) -> list[dict[str, Any]]:
+    """Every section with its anchor, its title, and its blocks for each data set; the first chart's name is the anchor."""
+    sections: dict[str, dict[str, Any]] = {}
+    for name, (title, draw) in CHARTS.items():
+        section = sections.setdefault(title, {"anchor": name, "title": title, "blocks": {}})
+        for data in results.material.sets:
+            section["blocks"].setdefault(data, []).extend(draw(results, data))
+    return list(sections.values())
+
+
+def write_files(folder: Path, results: Results, sections: Iterable[dict[str, Any]]) -> None:
+    """Every chart as CSV and PNG, every table as LaTeX, and the statistics as CSV."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"the report cannot be written to {folder.parent}: {error.strerror}; choose another --out"
+        raise SoftbiasError(message) from error
+    blocks = [block for section in sections for blocks in section["blocks"].values() for block in blocks]
+    charts: list[Chart] = [chart for block in blocks for chart in block.charts]
+    tables: list[Table] = [table for block in blocks for table in block.tables if table.rows]
+    for chart in charts:
+        assert chart.table is not None
+        write_text(folder / f"{chart.key}.csv", chart.table.to_csv(index=False))
+        write_bytes(folder / f"{chart.key}.png", png(chart))
+    for table in tables:
+        write_text(folder / f"{slug(table.key)}.tex", latex(table))
+    frames = {"summary": results.summary, "differences": results.comparisons, "runs": results.material.frame}
+    for name, frame in frames.items():
+        write_text(folder / f"{name}.csv", frame.to_csv(index=False))
+
+
+def render_report(results: Results, sections: list[dict[str, Any]], published: Table) -> str:
+    material = results.material
+    study = material.study
+    return render(
+        "report.html.jinja",
+        title=(study.title or study.name) if study else f"{len(material.runs)} runs compared",
+        question=study.question if study else "",
+        source=study.source if study else "",
+        headline=headline(results.comparisons),
+        rules=RULES,
+        notes=study.notes if study else (),
+        notices=notices(material),
+        size=size_of(results),
+        arms=material.arms,
+        sections=sections,
+        published=published,
+        examples={data: example_section(material, data, material.fractions(data)[-1]) for data in material.sets},
+        measured=measured_after(material.folder),
+        facts_of_runs=facts(material),
+        commands=commands(material),
+        runs=run_rows(material),
+        study_file=study_file(material),
+    )
+
+
+def size_of(results: Results) -> str:
+    """The size of the study, in one line."""
+    most, least = results.seeds, int(results.summary["n"].min())
+    seeds = count(most, "seed") if most == least else f"{least} to {most} seeds"
+    amounts = ", ".join(f"{100 * value:g}" for value in sorted(set(results.summary["train_fraction"])))
+    material = results.material
+    parts = [f"{len(material.runs)} runs", count(len(material.arms), "model"), ", ".join(material.sets)]
+    return " · ".join([*parts, f"{amounts} % of the training data", f"{seeds} each"])
+
+
+def study_file(material: Material) -> str:
+    file = (material.folder or Path()) / "study.yaml"
+    return file.read_text(encoding="utf-8") if material.folder is not None and file.is_file() else ""
