@@ -137,8 +137,11 @@ def git_hash(folder: Path) -> str | None:
     return done.stdout.split()[0] if done.returncode == 0 else None
 
 
-def why_unreachable(url: str, seconds: float) -> str | None:
-    """Why a server does not answer; None where it does. Never waits longer than `seconds`."""
+def why_unreachable(url: str, seconds: float, *, any_answer: bool = False) -> str | None:
+    """Why a server does not answer; None where it does. Never waits longer than `seconds`, in any state of the network.
+
+    any_answer   a refusal, such as "not found", is an answer, too
+    """
     import urllib.error
     import urllib.request
 
@@ -149,7 +152,8 @@ def why_unreachable(url: str, seconds: float) -> str | None:
             with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=seconds):
                 answer.append(None)
         except Exception as error:  # whatever it is, there is no download
-            answer.append(str(getattr(error, "reason", "")) or str(error) or type(error).__name__)
+            answered = any_answer and isinstance(error, urllib.error.HTTPError)
+            answer.append(None if answered else str(getattr(error, "reason", "")) or str(error) or type(error).__name__)
 
     thread = threading.Thread(target=ask, daemon=True)  # a name server that never answers would outlast the timeout
     thread.start()

@@ -1,6 +1,7 @@
 """What is chosen for somebody who names nothing."""
 
 import time
+from contextlib import nullcontext
 
 import pytest
 
@@ -82,10 +83,22 @@ def test_a_name_server_that_never_answers_does_not_hold_anybody_up(monkeypatch):
     monkeypatch.setattr(urllib.request, "urlopen", lambda *_args, **_options: time.sleep(5))
     started = time.monotonic()
     assert hub_reachable(0.1) is False and time.monotonic() - started < 2
-    monkeypatch.setattr(urllib.request, "urlopen", lambda *_args, **_options: object())
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_args, **_options: nullcontext())
     assert hub_reachable(5) is True
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert hub_reachable(5) is False
+
+
+def test_a_hub_that_refuses_a_request_is_reachable(monkeypatch):
+    import urllib.request
+    from urllib.error import HTTPError
+
+    def refuse(*_args, **_options):
+        raise HTTPError("https://hub", 403, "Forbidden", {}, None)
+
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    assert hub_reachable(5) is True
 
 
 @pytest.mark.parametrize(("reachable", "option"), [(True, "--pretrained"), (False, "--weights")])

@@ -11,7 +11,6 @@ Nothing here imports torch.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -174,24 +173,5 @@ def image_size(source: Source, device_type: str) -> tuple[int, Note] | None:
 
 
 def hub_reachable(seconds: float = 2.0) -> bool:
-    """Whether pretrained weights can be fetched now; the answer takes at most `seconds`, in any state of the network."""
-    import urllib.error
-    import urllib.request
-
-    if environment.is_offline():
-        return False
-    found: list[bool] = []
-
-    def ask() -> None:
-        try:
-            urllib.request.urlopen(urllib.request.Request(HUB, method="HEAD"), timeout=seconds)
-            found.append(True)
-        except urllib.error.HTTPError:  # it answered
-            found.append(True)
-        except Exception:
-            found.append(False)
-
-    thread = threading.Thread(target=ask, daemon=True)  # a silent name server outlasts the timeout of urlopen
-    thread.start()
-    thread.join(seconds)
-    return bool(found and found[0])
+    """Whether pretrained weights can be fetched now; the answer takes at most `seconds`."""
+    return not environment.is_offline() and environment.why_unreachable(HUB, seconds, any_answer=True) is None
