@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from softbias.pages.static import confusion_png
-from softbias.runs.charts import confusions, curves, reliability
+from softbias.runs.page import confusions, curves, reliability
 
 
 def test_curves_go_through_their_points_and_leave_out_what_is_no_number():

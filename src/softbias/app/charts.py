@@ -7,7 +7,7 @@ from typing import Any
 
 from softbias.pages.charts import Axis, Chart, Series, linear_levels
 from softbias.pages.format import percent
-from softbias.runs.charts import points_of
+from softbias.runs.page import points_of
 
 Rows = Sequence[Mapping[str, Any]]
 
