@@ -26,8 +26,8 @@ from softbias.models.inspect import unwrap
 from softbias.models.storage import load
 from softbias.notes import Note
 from softbias.pages.wording import text
+from softbias.runs.galleries import AFTER, BEFORE, record_maps
 from softbias.runs.live import LiveProbes, check_interval
-from softbias.runs.maps import AFTER, BEFORE, record_maps
 from softbias.runs.outcome import finish, load_selected, write_split
 from softbias.runs.page import result_html
 from softbias.runs.prepare import make_plan, split_up

@@ -29,8 +29,7 @@ from softbias.pages.html import data_uri, render
 from softbias.pages.static import confusion_png
 from softbias.pages.theme import DPI, PALETTE
 from softbias.pages.wording import text
-from softbias.runs.galleries import galleries
-from softbias.runs.maps import draw_maps, recorded
+from softbias.runs.galleries import draw_maps, galleries, recorded
 from softbias.runs.printed import cost_rows, run_title, score_rows, verdict, worst_first
 from softbias.runs.run import Run
 from softbias.schema import from_plain
