@@ -17,9 +17,8 @@ from softbias.pages.format import count
 from softbias.pages.html import render
 from softbias.pages.static import png
 from softbias.study.headline import RULES, headline
-from softbias.study.report.accuracy import accuracy_blocks, matching_blocks
+from softbias.study.report.accuracy import accuracy_blocks, differences_blocks, matching_blocks
 from softbias.study.report.costs import class_blocks, cost_blocks
-from softbias.study.report.differences import differences_blocks
 from softbias.study.report.examples import example_section
 from softbias.study.report.learning import fitted_blocks, learning_blocks
 from softbias.study.report.provenance import commands, facts, measured_after, notices, run_rows
