@@ -284,3 +284,8 @@ def test_a_device_that_is_not_there_is_refused(capsys):
 
     missing = "mps" if not torch.backends.mps.is_available() else "cuda"
     assert f"--device {missing}: there is no such device here" in fails(capsys, "fit", "fashion", "--device", missing)
+
+
+def test_pretraining_refuses_an_objective_that_it_does_not_know(image_folder, tmp_path, capsys):
+    assert main(["pretrain", str(image_folder), "--objective", "rotaton", "--out", str(tmp_path / "run")]) == 2
+    assert "'rotation'" in capsys.readouterr().err and not (tmp_path / "run").exists()

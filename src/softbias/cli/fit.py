@@ -133,7 +133,8 @@ def train(options: TrainingOptions, line: CommandLine, command: str) -> int:
         raise SoftbiasError(f"which pictures? softbias {command} DATA, with a folder, a CSV file, arrays or a named set")
     overrides = dict(line.overrides)
     if isinstance(options, PretrainOptions):
-        overrides |= {"objective": "rotation"} | ({} if options.rotations is None else {"rotations": options.rotations})
+        overrides = {"objective": "rotation", **overrides}
+        overrides |= {} if options.rotations is None else {"rotations": options.rotations}
     if options.regularize:
         overrides["regularize"] = options.regularize
     named = parse_options(options.model_option)
