@@ -9,13 +9,15 @@ tuple is asked for, and whole numbers become floats. A number must be finite.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import types
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, NotRequired, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from softbias.errors import SoftbiasError, unknown_name
+from softbias.errors import SoftbiasError, in_one_line, unknown_name
 
 T = TypeVar("T")
 WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "nothing"}
@@ -33,6 +35,14 @@ def from_plain(kind: type[T], given: Any, where: str) -> T:
     softbias.schema.SchemaError: counts.json: n must be a whole number, but is 'many'
     """
     return typing.cast(T, convert(kind, given, where, ""))
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; a file that holds something else is an error that names it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # of JSON, or of UTF-8
+        raise SchemaError(f"{path} is not JSON: {in_one_line(error)}") from error
 
 
 def convert(kind: Any, given: Any, where: str, path: str) -> Any:

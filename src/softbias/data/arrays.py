@@ -10,7 +10,6 @@ Labels: whole numbers or strings; without class names the values that occur are 
 
 from __future__ import annotations
 
-import json
 import math
 import zipfile
 import zlib
@@ -27,7 +26,7 @@ from softbias.data.dataset import Dataset
 from softbias.data.listing import SPLIT_NAMES, natural, require_same_classes, some
 from softbias.errors import SoftbiasError, in_one_line
 from softbias.notes import Note
-from softbias.schema import from_plain
+from softbias.schema import from_plain, read_json
 
 IMAGES = ("images", "x")
 LABELS = ("labels", "label", "y")
@@ -108,10 +107,7 @@ def is_array_folder(path: Path) -> bool:
 
 def read_class_names(path: Path) -> tuple[str, ...]:
     """classes.json: a list of names, or {"fine": a list of names}."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # also of UTF-8
-        raise SoftbiasError(f"{path} is not JSON: {in_one_line(error)}") from error
+    content = read_json(path)
     if isinstance(content, dict):
         return from_plain(FineClasses, content, str(path))["fine"]
     return from_plain(tuple[str, ...], content, str(path))

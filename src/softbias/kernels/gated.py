@@ -44,12 +44,12 @@ LONGEST = 1024  # tokens: a row of P is kept in registers
 WIDEST = 128  # channels per head
 
 
-class Forward(NamedTuple):
+class GatedForward(NamedTuple):
     maps: Program
     mix: Program
 
 
-class Backward(NamedTuple):
+class GatedBackward(NamedTuple):
     values: Program
     pairs: Program
     scores: Program
@@ -80,7 +80,7 @@ class GatedMix(Kernel):
         parameters: tuple[Sizes, Sizes, Sizes],
         height: int,
         width: int,
-    ) -> Forward:
+    ) -> GatedForward:
         """For the shape of the values, the strides of A and of the values, their types, and the other shapes."""
         from softbias.kernels.gated_program import map_program, mix_program
 
@@ -98,12 +98,12 @@ class GatedMix(Kernel):
             (*eighths(content_out), *eighths(v), images),
             shapes | {"heads": heads, "channels": channels, "ROWS": tiles.size, "COLUMNS": tiles.other, "DEPTH": tiles.depth},
         )
-        return Forward(maps, mix)
+        return GatedForward(maps, mix)
 
     @planned
     def plan_backward(
         self, shape: Sizes, dout: Sizes, content_out: Sizes, v: Sizes, dcontent_out: Sizes, width: int
-    ) -> Backward:
+    ) -> GatedBackward:
         """For the shape of the values, and the strides of the gradient, A, the values, and the gradient of A."""
         from softbias.kernels.gated_program import pairs_program, parameters_program, scores_program, values_program
 
@@ -139,7 +139,7 @@ class GatedMix(Kernel):
         scores = Program(scores_program, (blocks, heads), self.rows, (parts,), of_scores)
         parameters = Program(parameters_program, (heads,), self.rows, (each, blocks), {"heads": heads, "BLOCK": 512})
         handed_on = (heads, each), (parts, heads, tokens, padded(tokens)), (4, heads, blocks)
-        return Backward(values, pairs, scores, parameters, *handed_on)
+        return GatedBackward(values, pairs, scores, parameters, *handed_on)
 
     def forward(
         self, content_out: Tensor, v: Tensor, weight: Tensor, bias: Tensor, gate: Tensor, height: int, width: int

@@ -45,12 +45,12 @@ from softbias.kernels.short_seq import sizes
 RANKS = 16  # for one program of the factors' gradients
 
 
-class Forward(NamedTuple):
+class MaskedForward(NamedTuple):
     unroll: Program
     attention: Program
 
 
-class Backward(NamedTuple):
+class MaskedBackward(NamedTuple):
     projection: Program
     mask: Program | None  # for short sequences the first program does its work
     factors: Program
@@ -73,7 +73,7 @@ class MaskedAttention(Kernel):
     @planned
     def plan_forward(
         self, qkv: Sizes, strides: Sizes, out: Sizes, a: Sizes, b: Sizes, scale: float, prefix: int, roll: str
-    ) -> Forward:
+    ) -> MaskedForward:
         """For the shapes of the inputs, and the strides of the projection and of O."""
         from softbias.kernels.factors_program import unroll_program
         from softbias.kernels.masked_program import forward_program
@@ -92,12 +92,12 @@ class MaskedAttention(Kernel):
             (*strides[:4], *out[:3], scale),
             shapes | {"BLOCK": min(self.attention.size, block(tokens))},
         )
-        return Forward(unrolling, attention)
+        return MaskedForward(unrolling, attention)
 
     @planned
     def plan_backward(
         self, qkv: Sizes, strides: Sizes, out: Sizes, dout: Sizes, dqkv: Sizes, a: Sizes, scale: float, prefix: int, roll: str
-    ) -> Backward:
+    ) -> MaskedBackward:
         """For the shapes of the projection and the factors, and the strides of the projection, O and their gradients."""
         from softbias.kernels.masked_program import backward_program, mask_program, short_seq_backward_program
 
@@ -109,7 +109,7 @@ class MaskedAttention(Kernel):
             parts = -(-images // each)
             constants = sizes(tokens, heads, channels) | {name: of_mask[name] for name in ("padded", "prefix")}
             both = Program(short_seq_backward_program, (heads, parts), self.short_seq, (*numbers, images, each), constants)
-            return Backward(both, None, self.plan_factors(of_mask, parts), (parts, heads, tokens, padded(tokens)))
+            return MaskedBackward(both, None, self.plan_factors(of_mask, parts), (parts, heads, tokens, padded(tokens)))
         shapes = {name: of_mask[name] for name in ("heads", "tokens", "padded")}
         shapes |= {"channels": channels, "CHANNELS": block(channels)}
         projection = Program(
@@ -131,7 +131,7 @@ class MaskedAttention(Kernel):
             (*strides[:4], *dout[:3], scale, images, share_of_batch),
             shapes | {"prefix": of_mask["prefix"], "ROWS": rows, "COLUMNS": columns},
         )
-        return Backward(projection, mask, self.plan_factors(of_mask, parts), (parts, heads, tokens, padded(tokens)))
+        return MaskedBackward(projection, mask, self.plan_factors(of_mask, parts), (parts, heads, tokens, padded(tokens)))
 
     def plan_factors(self, of_mask: dict[str, int], parts: int) -> Program:
         """The factors' gradients from that of M, which comes in this number of parts, rolled back; given the `layout`."""

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from softbias._version import __version__
-from softbias.errors import SoftbiasError, in_one_line
+from softbias.errors import SoftbiasError
 from softbias.files import replacing, write_text
 from softbias.models import Spec, build, create_model, spec_from_dict
 from softbias.models.cost import count_parameters
@@ -29,7 +29,7 @@ from softbias.models.inspect import unwrap
 from softbias.models.presets import timm_cfg
 from softbias.models.spec import pair
 from softbias.models.weights import load_weights
-from softbias.schema import from_plain
+from softbias.schema import from_plain, read_json
 
 FORMAT = 1
 PREPROCESSING = ("mean", "std", "interpolation", "crop_pct", "crop_mode", "input_size")
@@ -159,10 +159,7 @@ def read_config(folder: Path) -> SavedConfig:
     path = folder / "config.json"
     if not path.is_file():
         raise SoftbiasError(f"there is no saved model in {folder}: it has no config.json")
-    try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # of JSON, or of UTF-8
-        raise SoftbiasError(f"{path} is not JSON: {in_one_line(error)}") from error
+    plain = read_json(path)
     foreign = isinstance(plain, dict) and "model_type" in plain
     return plain if foreign else from_plain(SavedConfig, plain, str(path))
 

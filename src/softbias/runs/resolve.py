@@ -9,17 +9,17 @@ A setting comes from the user first, then from a config (`--config`, or that of 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from softbias.errors import SoftbiasError, in_one_line
+from softbias.errors import SoftbiasError
 from softbias.notes import Note
 from softbias.runs import automatic
 from softbias.runs.automatic import Choice
 from softbias.runs.spec import RunSpec
+from softbias.schema import read_json
 from softbias.training.recipe import Recipe, find_recipe
 
 if TYPE_CHECKING:
@@ -244,11 +244,9 @@ def describe_source(run: Path) -> tuple[str, int | None]:
     folder = run / "model" if (run / "model").is_dir() else run
     file = folder / "config.json"
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = read_json(file)
     except FileNotFoundError as error:
         raise SoftbiasError(f"{run} is neither a finished run nor a saved model: there is no {file}") from error
-    except ValueError as error:
-        raise SoftbiasError(f"{file} cannot be read: {in_one_line(error)}") from error
     if "model_type" in config:
         return f"hf:{folder}", config.get("image_size")
     size = (config.get("pretrained_cfg", {}).get("input_size") or [None, None, None])[1:]

@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from softbias.errors import SoftbiasError, in_one_line
+from softbias.errors import SoftbiasError
 from softbias.files import write_text
 from softbias.notes import Note
 from softbias.runs.predictions import Predictions
 from softbias.runs.spec import SAME_STORE, EpochRow, RunSpec, Summary, differences, read_config, read_notes, write_config
-from softbias.schema import from_plain
+from softbias.schema import from_plain, read_json
 
 if TYPE_CHECKING:
     from softbias.classifier import Classifier
@@ -265,10 +265,3 @@ def take_lock(path: Path) -> BaseFileLock | None:
             raise
         return None
     return lock
-
-
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SoftbiasError(f"{path} cannot be read: {in_one_line(error)}") from error

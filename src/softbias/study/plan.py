@@ -12,11 +12,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from softbias.errors import SoftbiasError, in_one_line
+from softbias.errors import SoftbiasError
 from softbias.files import write_text
 from softbias.pages.format import share
 from softbias.runs.spec import SAME_STORE, RunSpec
-from softbias.schema import from_plain
+from softbias.schema import from_plain, read_json
 from softbias.study.arms import Arm, read_recipe
 from softbias.study.spec import StudySpec
 from softbias.training.recipe import Recipe
@@ -206,8 +206,4 @@ def read_plan(folder: Path) -> dict[str, PlanRow] | None:
     file = folder / PLAN_FILE
     if not file.is_file():
         return None
-    try:
-        plain = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SoftbiasError(f"{file} cannot be read: {in_one_line(error)}") from error
-    return from_plain(dict[str, dict[str, PlanRow]], plain, str(file)).get("runs", {})
+    return from_plain(dict[str, dict[str, PlanRow]], read_json(file), str(file)).get("runs", {})

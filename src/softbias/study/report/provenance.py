@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +15,7 @@ from softbias.pages.format import count, duration, listed, share
 from softbias.pages.html import data_uri
 from softbias.runs.page import VERSIONS
 from softbias.runs.run import Run
-from softbias.schema import from_plain
+from softbias.schema import from_plain, read_json
 from softbias.study.headline import amount, each
 from softbias.study.report.results import Material
 
@@ -180,7 +179,7 @@ def measured_after(folder: Path | None) -> list[dict[str, Any]]:
     if folder is None or not path.is_file():
         return []
     made = []
-    for row in from_plain(list[MeasurementRow], json.loads(path.read_text(encoding="utf-8")), str(path)):
+    for row in from_plain(list[MeasurementRow], read_json(path), str(path)):
         figures, tables = ([folder / name for name in row[kind] if (folder / name).is_file()] for kind in ("figures", "tables"))
         made.append(
             {
