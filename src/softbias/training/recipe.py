@@ -156,14 +156,6 @@ def tuple_value(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def checked_fields(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    names = [f.name for f in dataclasses.fields(kind)]
-    for name in given:
-        if name not in names:
-            raise unknown_name(f"field of a {kind.__name__.lower()}", name, names)
-    return dict(given)
-
-
 DEIT_AUGMENTATION = Augmentation(
     crop="resized", flip=0.5, randaugment="rand-m9-mstd0.5-inc1", erasing=0.25, erasing_value="noise", mixup=0.8, cutmix=1.0,
     repeats=3,
