@@ -39,7 +39,7 @@ def words(out: Path, epochs: int) -> list[str]:
 def quick_and_alone():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.setattr("softbias.runs.page.write_page", lambda path, data: path)
+        patch.setattr("softbias.runs.fit.write_page", lambda run, summary, data: run.page_path)
         yield
 
 

@@ -53,4 +53,4 @@ def own_cache(tmp_path_factory, monkeypatch) -> None:
 @pytest.fixture
 def no_page(monkeypatch) -> None:
     """Spare the second that drawing the page takes; `run` has one."""
-    monkeypatch.setattr("softbias.runs.page.write_page", lambda path, data: path)
+    monkeypatch.setattr("softbias.runs.fit.write_page", lambda run, summary, data: run.page_path)

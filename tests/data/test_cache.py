@@ -70,7 +70,7 @@ def test_the_map_holds_what_decode_gives_in_the_listed_order(root):
 
 def test_a_second_time_nothing_is_decoded(root, monkeypatch):
     first, _, _ = decode_all(list_folder(root), (16, 16))
-    monkeypatch.setattr(cache, "decode", None)
+    monkeypatch.setattr(cache, "decode_or_error", None)
     second, _, _ = decode_all(list_folder(root), (16, 16))
     np.testing.assert_array_equal(first, second)
     with pytest.raises(TypeError):
@@ -203,7 +203,7 @@ except ValueError as error:
 
 def test_too_little_room_is_reported_before_the_work(root, folder, monkeypatch):
     monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
-    monkeypatch.setattr(cache, "decode", None)
+    monkeypatch.setattr(cache, "decode_or_error", None)
     with pytest.raises(ValueError, match=r"no space for 0\.2 MB"):
         decode_all(list_folder(root), (64, 64))
     assert entries(folder) == []

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from softbias.data.listing import list_folder, natural
-from softbias.data.tables import list_csv, read_listing
+from softbias.data.sources import read_listing
+from softbias.data.tables import list_csv
 from softbias.pages.wording import text
 
 from .rights import open_to_all

@@ -10,8 +10,7 @@ from PIL import Image
 
 from softbias.data import load_dataset, sources
 from softbias.data.dataset import Dataset
-from softbias.data.sources import choose_size, open_source
-from softbias.data.tables import read_listing
+from softbias.data.sources import choose_size, open_source, read_listing
 from softbias.errors import SoftbiasError
 from softbias.pages.wording import text
 

@@ -53,7 +53,7 @@ main(sys.argv[1:])
 @pytest.fixture(autouse=True)
 def quick_and_alone(monkeypatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("softbias.runs.page.write_page", lambda path, data: path)
+    monkeypatch.setattr("softbias.runs.fit.write_page", lambda run, summary, data: run.page_path)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def never_stopped(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.setattr("softbias.runs.page.write_page", lambda path, data: path)
+        patch.setattr("softbias.runs.fit.write_page", lambda run, summary, data: run.page_path)
         assert main([*WORDS, "--out", str(out)]) == 0
     return out
 

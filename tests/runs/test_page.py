@@ -13,8 +13,9 @@ from PIL import Image
 
 from softbias.data.dataset import Dataset
 from softbias.pages.html import script
-from softbias.runs.page import write_page
+from softbias.runs import page as run_page
 from softbias.runs.predictions import Predictions
+from softbias.runs.run import Run
 from softbias.training.evaluate import score
 
 NAMES = ("cat", "dog", "owl")
@@ -80,6 +81,11 @@ def make_run(folder, *, names=NAMES, labels=LABELS, probabilities=PROBABILITIES,
         found = Predictions(np.arange(len(labels)) + 2, labels, probabilities, files if files is None else tuple(files))
         found.write(folder / "predictions.npz")
     return folder
+
+
+def write_page(folder, data=None) -> Path:
+    run = Run(folder)
+    return run_page.write_page(run, run.summary(), data)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from softbias.environment import find_device
-from softbias.runs.prepare import class_weights, split_up
+from softbias.runs.prepare import class_weights, make_split
 from softbias.runs.spec import RunSpec
 from softbias.training.acceleration import make_accelerator, mixed_precision
 from softbias.training.recipe import Recipe
@@ -22,10 +22,10 @@ def test_uneven_classes_get_weights_and_even_ones_none():
 
 def test_the_test_split_takes_part_in_no_choice(little):
     data = little(300)
-    split = split_up(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.2), train_fraction=0.5))
+    split = make_split(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.2), train_fraction=0.5))
     assert not set(split.test) & (set(split.train) | set(split.val)) and set(split.test) == set(data.splits["test"])
-    smaller = split_up(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.0), train_fraction=0.25))
-    larger = split_up(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.0), train_fraction=0.5))
+    smaller = make_split(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.0), train_fraction=0.25))
+    larger = make_split(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.0), train_fraction=0.5))
     assert set(smaller.train) < set(larger.train)
 
 

@@ -22,6 +22,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -36,7 +37,7 @@ from softbias.data.decode import (
     Images,
     UnsupportedImageError,
     check_resize_mode,
-    decode,
+    decode_or_error,
     heif_available,
     in_order,
 )
@@ -187,12 +188,6 @@ def _open(entry: Path) -> Decoded | None:
 def _make(
     entry: Path, listing: Listing, size: tuple[int, int], resize_mode: str, workers: int | None, progress: Progress | None
 ) -> None:
-    def one(file: Path) -> Images | BrokenImageError:
-        try:
-            return decode(file, size, resize_mode)
-        except BrokenImageError as error:
-            return error
-
     needed = len(listing) * size[0] * size[1] * 3
 
     def fill(part: Path) -> None:
@@ -200,7 +195,7 @@ def _make(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         kept: list[int] = []
         problems: list[tuple[str, str, str]] = []
-        results = in_order(one, listing.files, workers)
+        results = in_order(partial(decode_or_error, size=size, resize_mode=resize_mode), listing.files, workers)
         with open(part / "images.u8", "wb") as file, closing(results):
             for index, result in enumerate(results):
                 if isinstance(result, BrokenImageError):

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from softbias.data.arrays import is_array_folder, read_arrays
 from softbias.data.decode import BrokenImageError, Images, in_order, load, resized
 from softbias.data.duplicates import SIDE, clusters, near_pairs, thumbnails
+from softbias.data.sources import read_listing
 from softbias.data.splits import cut_groups, splits_of, without_split
-from softbias.data.tables import read_listing
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
 

@@ -92,6 +92,14 @@ def decode(path_or_file: str | Path | IO[bytes], size: tuple[int, int], resize_m
     return np.array(resized(load(path_or_file, wanted=size).image, size, resize_mode))
 
 
+def decode_or_error(file: Path, size: tuple[int, int], resize_mode: str) -> Images | BrokenImageError:
+    """`decode`, with the error instead of a picture where the file cannot be read."""
+    try:
+        return decode(file, size, resize_mode)
+    except BrokenImageError as error:
+        return error
+
+
 def check_resize_mode(resize_mode: str) -> None:
     if resize_mode not in RESIZE_MODES:
         raise unknown_name("resize_mode", resize_mode, RESIZE_MODES)

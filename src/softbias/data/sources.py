@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -25,11 +25,11 @@ from softbias.data.arrays import is_array_folder, read_arrays
 from softbias.data.cache import Progress, decode_all
 from softbias.data.dataset import Dataset
 from softbias.data.decode import check_resize_mode, heif_available
-from softbias.data.listing import Listing, counted_images, some
+from softbias.data.listing import Listing, counted_images, list_folder, some
 from softbias.data.named import height_and_width, list_datasets, load_named
 from softbias.data.packs import resized_set
-from softbias.data.splits import Indices, complete_splits, cut_groups, splits_of, without_split
-from softbias.data.tables import read_listing, recall_splits, write_manifest
+from softbias.data.splits import Indices, complete_splits, cut_groups, group_of, splits_of, without_split
+from softbias.data.tables import TABLES, list_csv, recall_splits, write_manifest
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
 from softbias.schema import from_plain
@@ -173,6 +173,15 @@ def open_source(source: str | Path, group_by: str | None = None) -> Source:
         return Source(path.stem, path)
     listing = read_listing(path, group_by)
     return Source(listing.name, path, listing)
+
+
+def read_listing(path: str | Path, group_by: str | None = None) -> Listing:
+    """The listing of a folder or a CSV file. group_by: a column of the CSV file, or else an expression, see `group_of`."""
+    path = Path(path)
+    listing = list_csv(path, group_by) if path.suffix.lower() in TABLES else list_folder(path)
+    if group_by is None or listing.groups is not None:
+        return listing
+    return replace(listing, groups=group_of(listing.relative(), group_by))
 
 
 def refuse_for_named(name: str, options: Sequence[str]) -> None:

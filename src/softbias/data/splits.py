@@ -12,7 +12,6 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,14 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
 
-if TYPE_CHECKING:
-    from softbias.data.dataset import Dataset
-
 Indices = NDArray[np.int64]
 SPLITS = ("train", "val", "test")
 FRACTIONS = {"val": 0.1, "test": 0.2}  # the rest trains
 PURPOSES = {"split": 1, "fraction": 2, "group": 4}
-FEW = 20  # training pictures; fewer than that are too few to keep some of them for choosing
 SPLIT_NOTES = frozenset({"split-made", "split-read", "split-written", "split-lacks-classes", "val-serves-as-test"})
 """Kinds of notes about the splits of a set; they mean nothing where all of its pictures are taken together."""
 
@@ -45,24 +40,6 @@ class Split:
         """Names -> indices of the parts that exist."""
         parts = {"train": self.train, "val": self.val, "test": self.test}
         return {name: indices for name, indices in parts.items() if indices is not None}
-
-
-def make_split(data: Dataset, train_fraction: float = 1.0, val_fraction: float = 0.0, seed: int = 0) -> Split:
-    """The split of a run.
-
-    train_fraction   share of each class's training pictures; the same pictures for every seed
-    val_fraction     share of the training pictures that is kept for choosing, where the set has no validation pictures
-    """
-    train, notes = data.splits["train"], []
-    if train_fraction < 1:
-        train = nested_fraction(data.labels, train, train_fraction, seed=0)
-        notes.append(Note("train-fraction", {"count": len(train), "fraction": train_fraction}))
-    val = data.splits.get("val")
-    if val is None and val_fraction and len(train) >= FEW:
-        parts = stratified_split(data.labels[train], {"val": val_fraction}, seed=seed)
-        val, train = train[parts["val"]], train[parts["train"]]
-        notes.append(Note("val-from-train", {"count": len(val)}))
-    return Split(train, val if val is not None and len(val) else None, data.splits.get("test"), tuple(notes))
 
 
 def complete_splits(

@@ -21,12 +21,11 @@ from softbias.data.listing import (
     SPLIT_NAMES,
     Listing,
     counted_images,
-    list_folder,
     make_listing,
     require_same_classes,
     some,
 )
-from softbias.data.splits import Indices, group_of, splits_of
+from softbias.data.splits import Indices, splits_of
 from softbias.errors import SoftbiasError
 from softbias.files import write_bytes
 
@@ -36,15 +35,6 @@ COLUMNS = {
     "label": ("label", "class", "target", "class_name", "category"),
     "split": ("split", "subset", "set"),
 }
-
-
-def read_listing(path: str | Path, group_by: str | None = None) -> Listing:
-    """The listing of a folder or a CSV file. group_by: a column of the CSV file, or else an expression, see `group_of`."""
-    path = Path(path)
-    listing = list_csv(path, group_by) if path.suffix.lower() in TABLES else list_folder(path)
-    if group_by is None or listing.groups is not None:
-        return listing
-    return replace(listing, groups=group_of(listing.relative(), group_by))
 
 
 def list_csv(path: str | Path, group_by: str | None = None) -> Listing:

@@ -29,8 +29,8 @@ from softbias.pages.wording import text
 from softbias.runs.galleries import AFTER, BEFORE, record_maps
 from softbias.runs.live import LiveProbes, check_interval
 from softbias.runs.outcome import finish, load_selected, write_split
-from softbias.runs.page import result_html
-from softbias.runs.prepare import make_plan, split_up
+from softbias.runs.page import result_html, write_page
+from softbias.runs.prepare import make_plan, make_split
 from softbias.runs.resolve import PartialRunSpec, resolve
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec, read_config
@@ -205,7 +205,7 @@ def run_fit(
     accelerator.wait_for_everyone()
     try:
         data = data or load_dataset(spec.data, **spec.data_options)
-        split = split_up(data, spec)
+        split = make_split(data, spec)
         for note in (*data.notes, *split.notes):
             display.message(text(note))
         plan = make_plan(spec, data, split, accelerator, run, checkpoint.Keep.parse(keep), settings)
@@ -233,7 +233,7 @@ def run_fit(
             record_maps(plan, data, split, run.path / AFTER)
         summary = finish(spec, data, split, plan, state, run, started, baseline)
         if main and page:
-            run.page(data)
+            write_page(run, summary, data)
         return Result(run, summary, unwrap(plan.model).eval())
     except SoftbiasError:  # settings that cannot be trained do not occupy the folder
         if fresh and main and not run.metrics_path.exists() and not run.checkpoint_folder.exists():

@@ -31,8 +31,7 @@ from softbias.pages.wording import text
 from softbias.runs.opening import Source, find_run, open_classifier
 from softbias.runs.printed import score_rows
 from softbias.runs.run import Run
-from softbias.training.batches import SplitImages
-from softbias.training.evaluate import predict_probabilities, score
+from softbias.training.evaluate import evaluate_split
 from softbias.training.objectives import find_objective
 
 
@@ -166,12 +165,11 @@ def evaluate(
     if not len(indices):
         raise SoftbiasError(f"{images.name} has no pictures in {name}")
     labeled = images if objective.pretext else with_labels_of(classifier, images)
-    chosen = SplitImages(labeled, indices, classifier.device)
-    probabilities, labels = predict_probabilities(
-        classifier.model, chosen, classifier.mean, classifier.std, objective=objective
+    _, _, scores = evaluate_split(
+        classifier.model, labeled, indices, classifier.mean, classifier.std, objective=objective, device=classifier.device
     )
-    scores = score(probabilities, labels, classifier.output_names)
-    scores |= objective.scores(probabilities, labels, labeled.class_names)
+    if objective.pretext:
+        scores |= objective.pretext_scores(scores, labeled.class_names)
     notes = images.notes_without_splits if name == "all" else images.notes
     learned = 0 if data is None or run is None else count_learned_from(run, images, indices)
     if learned:

@@ -25,8 +25,7 @@ from softbias.runs.prepare import output_names
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
 from softbias.training import checkpoint
-from softbias.training.batches import SplitImages
-from softbias.training.evaluate import predict_probabilities
+from softbias.training.evaluate import evaluate_split
 from softbias.training.linear import linear_probes, pixel_baseline
 from softbias.training.plan import TrainingPlan
 
@@ -81,17 +80,16 @@ def finish(
     }
     summary["peak_memory"] = peak_memory(accelerator.device.type)
     summary["peak_memory_of"] = "the GPU" if accelerator.device.type == "cuda" else "the process"
-    test = None if split.test is None else SplitImages(data, split.test, accelerator.device)
-    if test is not None:
-        probabilities, labels = predict_probabilities(
-            model, test, batches.mean, batches.std, objective=objective, precision=accelerator.autocast()
-        )
-        summary["test"] = objective.scores(probabilities, labels, data.class_names)
-        summary["pictures"]["test"] = len(test)
+    if split.test is not None:
+        probabilities, labels, scores = evaluate_split(
+            model, data, split.test, batches.mean, batches.std,
+            objective=objective, device=accelerator.device, precision=accelerator.autocast(),
+        )  # fmt: skip
+        summary["test"] = objective.pretext_scores(scores, data.class_names) if objective.pretext else scores
+        summary["pictures"]["test"] = len(split.test)
     if not accelerator.is_main_process:
         return summary
-    if test is not None and not objective.pretext:
-        assert split.test is not None
+    if split.test is not None and not objective.pretext:
         files = None if data.files is None else tuple(str(data.files[index]) for index in split.test)
         Predictions(split.test, labels, probabilities, files).write(directory.predictions_path)
         if baseline:

@@ -39,13 +39,11 @@ from softbias.training.evaluate import Labels, Probabilities
 VERSIONS = ("softbias", "python", "torch", "torchvision", "timm", "numpy")
 
 
-def write_page(run_path: str | Path, data: Dataset | None = None) -> Path:
-    """Write report.html, and confusion.png where there are test scores, into the folder of a finished run.
+def write_page(run: Run, summary: Mapping[str, Any], data: Dataset | None = None) -> Path:
+    """Write report.html, and confusion.png where there are test scores, into the folder of a finished run with this summary.
 
     data   the run's set, for its pictures; without it the galleries name the pictures but do not show them
     """
-    run = Run(Path(run_path))
-    summary = run.summary()
     names = [row["name"] for row in (summary.get("test") or {}).get("classes", [])]  # none: a pretext task, or no test
     predictions = run.predictions() if names else None
     test, baseline = summary.get("test"), summary.get("baseline")

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from softbias.data.dataset import Dataset
-from softbias.data.splits import Split, make_split
+from softbias.data.splits import Split, nested_fraction, stratified_split
 from softbias.errors import SoftbiasError
 from softbias.kernels.launching import precompile
 from softbias.models import create_model
 from softbias.models.convert import resize
 from softbias.models.storage import load
 from softbias.models.weights import load_weights
+from softbias.notes import Note
 from softbias.regularizers import parse_regularizers
 from softbias.regularizers.attach import find_sites
 from softbias.runs.run import Run
@@ -29,12 +30,23 @@ from softbias.training.objectives import find_objective
 from softbias.training.plan import LoopSettings, TrainingPlan
 from softbias.training.recipe import Recipe
 
+FEW = 20  # training images; fewer than that are too few to keep some of them for choosing
 UNEVEN = 3.0  # if the largest class has more than three times the images of the smallest, classes get weights
 
 
-def split_up(data: Dataset, spec: RunSpec) -> Split:
-    """The split of the run's images."""
-    return make_split(data, spec.train_fraction, spec.recipe.val_fraction, spec.seed)
+def make_split(data: Dataset, spec: RunSpec) -> Split:
+    """The split of a run. Its share of the training images is the same for every seed; where the set has no validation images,
+    the recipe's share of them is kept for choosing."""
+    train, notes = data.splits["train"], []
+    if spec.train_fraction < 1:
+        train = nested_fraction(data.labels, train, spec.train_fraction, seed=0)
+        notes.append(Note("train-fraction", {"count": len(train), "fraction": spec.train_fraction}))
+    val = data.splits.get("val")
+    if val is None and spec.recipe.val_fraction and len(train) >= FEW:
+        parts = stratified_split(data.labels[train], {"val": spec.recipe.val_fraction}, seed=spec.seed)
+        val, train = train[parts["val"]], train[parts["train"]]
+        notes.append(Note("val-from-train", {"count": len(val)}))
+    return Split(train, val if val is not None and len(val) else None, data.splits.get("test"), tuple(notes))
 
 
 def output_names(spec: RunSpec, data: Dataset) -> tuple[str, ...]:

@@ -185,9 +185,9 @@ class Run:
 
     def split(self, data: Dataset | None = None) -> Split:
         """The split of the run's set, as training made it."""
-        from softbias.runs.prepare import split_up
+        from softbias.runs.prepare import make_split
 
-        return split_up(data or self.data(), self.spec)
+        return make_split(data or self.data(), self.spec)
 
     def classifier(
         self, checkpoint: Checkpoint | None = None, device: str = "cpu", *, read: Callable[..., Dataset] | None = None
@@ -210,7 +210,7 @@ class Run:
         if data is None:
             with suppress(SoftbiasError, OSError):  # the page then says that the pictures are missing
                 data = self.data(download=False)
-        return write_page(self.path, data)
+        return write_page(self, self.summary(), data)
 
     # Writing
 

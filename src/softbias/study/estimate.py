@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from softbias.data.dataset import Dataset
 from softbias.pages.format import estimated_duration
-from softbias.runs.prepare import make_plan, split_up
+from softbias.runs.prepare import make_plan, make_split
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
 from softbias.runs.store import Store
@@ -144,7 +144,7 @@ def time_steps(spec: RunSpec, device: str, threads: int | None) -> float:
     try:
         with tempfile.TemporaryDirectory() as folder:
             accelerator, directory = make_accelerator(spec.recipe, device), Run(Path(folder))
-            plan = make_plan(spec, images, split_up(images, spec), accelerator, directory, Keep())
+            plan = make_plan(spec, images, make_split(images, spec), accelerator, directory, Keep())
             seconds = measure_steps(plan, STEPS, LONGEST)
             kept = seconds[WARM_UP:] or seconds[-1:]
             return sum(kept) / len(kept)
@@ -154,7 +154,7 @@ def time_steps(spec: RunSpec, device: str, threads: int | None) -> float:
 
 def run_seconds(spec: RunSpec, images: Dataset, per_step: float, *, baseline: bool) -> float:
     """Seconds of a whole run, from the seconds of a step."""
-    split = split_up(images, spec)
+    split = make_split(images, spec)
     count = len(split.train)
     batch = min(spec.recipe.batch_size, count)
     per_epoch = max(1, count // batch)

@@ -128,9 +128,9 @@ def with_budget(spec: StudySpec, arm: Arm, own: RunSpec, images: Dataset, ratio:
 
 
 def steps_per_epoch(run: RunSpec, images: Dataset) -> int:
-    from softbias.runs.prepare import split_up
+    from softbias.runs.prepare import make_split
 
-    count = len(split_up(images, run).train)
+    count = len(make_split(images, run).train)
     return max(1, count // min(run.recipe.batch_size, count))
 
 

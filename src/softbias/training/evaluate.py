@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from softbias.data.dataset import Dataset
 from softbias.stats import wilson
 from softbias.training.batches import SplitImages, plain_batches
 from softbias.training.optim import ModelEma
@@ -53,6 +54,23 @@ def predict_probabilities(
             labels.append(truth)
     model.train(training)
     return torch.cat(rows).cpu().numpy(), np.asarray(torch.cat(labels).cpu())
+
+
+def evaluate_split(
+    model: nn.Module,
+    data: Dataset,
+    indices: NDArray[np.int64],
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    *,
+    objective: Objective,
+    device: torch.device,
+    precision: AbstractContextManager[Any] | None = None,
+) -> tuple[Probabilities, Labels, dict[str, Any]]:
+    """The predictions on the images at these indices, as from `predict_probabilities`, and their `score`."""
+    images = SplitImages(data, indices, device)
+    probabilities, labels = predict_probabilities(model, images, mean, std, objective=objective, precision=precision)
+    return probabilities, labels, score(probabilities, labels, objective.output_names(data.class_names))
 
 
 def validate(model: nn.Module, ema: ModelEma | None, *args: Any, **options: Any) -> tuple[float, float]:

@@ -16,12 +16,11 @@ from torch.nn.functional import cross_entropy
 from softbias.data.augment.apply import normalize
 from softbias.data.dataset import Dataset
 from softbias.training.batches import Batch, Batches, SplitImages
-from softbias.training.evaluate import Labels, Probabilities, score
 from softbias.training.objectives import find_objective
 from softbias.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class Objective(ABC):
@@ -56,14 +55,11 @@ class Objective(ABC):
         """The accuracy of guessing."""
         return 1 / len(self.output_names(class_names))
 
-    def scores(self, probabilities: Probabilities, labels: Labels, class_names: Sequence[str]) -> dict[str, Any]:
-        """What a run's summary says about its test images; for a pretext task without an interval, because the views of one
-        image are not independent."""
-        found = score(probabilities, labels, self.output_names(class_names))
-        if not self.pretext:
-            return found
+    def pretext_scores(self, scores: Mapping[str, Any], class_names: Sequence[str]) -> dict[str, Any]:
+        """What the summary of a run says about a pretext task: no interval, because the views of one image are not
+        independent."""
         known = {"task": self.task, "chance_level": self.chance_level(class_names)}
-        return {name: found[name] for name in ("n", "accuracy", "log_loss")} | known
+        return {name: scores[name] for name in ("n", "accuracy", "log_loss")} | known
 
 
 def check_objective(name: str, *, steps: int = 150) -> None:
