@@ -3,6 +3,8 @@
 write_text(path, text)
 with replacing(path) as temporary:      # for a library that wants a path
     numpy.savez(temporary, …)
+with open_regular(path) as stream:      # for reading: never a pipe or a device, which could keep us waiting
+    …
 """
 
 from __future__ import annotations
@@ -10,9 +12,56 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
+
+from softbias.errors import SoftbiasError
+
+SPECIAL = {
+    stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device",
+}  # fmt: skip
+
+
+class NotAFileError(SoftbiasError):
+    """A path that is no regular file. kind: folder, pipe, socket or device."""
+
+    def __init__(self, path: str, kind: str) -> None:
+        super().__init__(path, kind)  # both, so that it can be pickled
+        self.path, self.kind = path, kind
+
+    def __str__(self) -> str:
+        return f"{self.path} is a {self.kind}, not a file"
+
+
+def special_kind(mode: int) -> str | None:
+    """The kind of what is no regular file, from the mode that the system states for it."""
+    return None if stat.S_ISREG(mode) else SPECIAL.get(stat.S_IFMT(mode), "special file")
+
+
+def open_regular(path: str | Path) -> BufferedReader:
+    """A regular file, open for reading.
+
+    Anything else is refused before it is opened: opening a pipe waits for a writer, and opening a device may do things. If
+    the file is replaced by a pipe in between, O_NONBLOCK returns at once, and the second look refuses it.
+    """
+    require_regular(path, os.stat(path).st_mode)
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
+    try:
+        require_regular(path, os.fstat(descriptor).st_mode)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def require_regular(path: str | Path, mode: int) -> None:
+    kind = special_kind(mode)
+    if kind is not None:
+        raise NotAFileError(str(path), kind)
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from softbias.data.listing import list_folder, natural
+from softbias.data.folders import natural
+from softbias.data.listing import list_folder
 from softbias.data.sources import read_listing
 from softbias.data.tables import list_csv
 from softbias.pages.wording import text

@@ -23,8 +23,10 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from softbias.data.dataset import Dataset
-from softbias.data.listing import SPLIT_NAMES, natural, require_same_classes, some
+from softbias.data.folders import natural
+from softbias.data.listing import SPLIT_NAMES, require_same_classes, some
 from softbias.errors import SoftbiasError, in_one_line
+from softbias.files import require_regular
 from softbias.notes import Note
 from softbias.schema import from_plain, read_json
 
@@ -47,11 +49,12 @@ class ArrayFiles:
         self.path = path
         self.zip: zipfile.ZipFile | None = None
         if path.is_dir():
-            self.names = [file.stem for file in sorted(path.glob("*.npy"))]
+            self.names = [file.stem for file in sorted(path.glob("*.npy")) if file.is_file()]
             return
         if path.suffix.lower() == ".npy":
             raise SoftbiasError(f"{path} is one array; give the folder that holds images.npy and labels.npy")
         try:
+            require_regular(path, path.stat().st_mode)
             self.zip = zipfile.ZipFile(path)
         except DAMAGE as error:
             raise SoftbiasError(f"{path} cannot be read as .npz: {in_one_line(error)}") from error

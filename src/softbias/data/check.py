@@ -10,7 +10,6 @@ should look. Every picture is opened and decoded, none is changed. `pages.wordin
 from __future__ import annotations
 
 import hashlib
-import io
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softbias.data.arrays import is_array_folder, read_arrays
-from softbias.data.decode import BrokenImageError, Images, in_order, load, resized
+from softbias.data.decode import BrokenImageError, Images, in_order, load, reason_of, require_bytes, resized
 from softbias.data.duplicates import SIDE, clusters, near_pairs, thumbnails
 from softbias.data.sources import read_listing
 from softbias.data.splits import cut_groups, splits_of, without_split
 from softbias.errors import SoftbiasError
+from softbias.files import NotAFileError, open_regular
 from softbias.notes import Note
 
 LEAK = 0.01  # share of a held-out split that may be in another one byte for byte before its result means nothing
@@ -141,14 +141,15 @@ def _check_arrays(path: Path) -> Report:
 
 def _look(file: Path) -> Look | BrokenImageError:
     try:
-        content = file.read_bytes()
-    except OSError:
-        content = b""  # load finds the reason
-    try:
-        loaded = load(io.BytesIO(content), wanted=(2 * SIDE, 2 * SIDE), name=str(file)) if content else load(file)
+        with open_regular(file) as content:
+            require_bytes(content, str(file))
+            digest = hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=16)).digest()
+            content.seek(0)
+            loaded = load(content, wanted=(2 * SIDE, 2 * SIDE), name=str(file))
     except BrokenImageError as error:
         return error
-    digest = hashlib.blake2b(content, digest_size=16).digest()
+    except (OSError, NotAFileError) as error:
+        return BrokenImageError(str(file), *reason_of(error))
     return Look(digest, loaded.mode, loaded.size, np.array(resized(loaded.image, (SIDE, SIDE), "stretch")))
 
 

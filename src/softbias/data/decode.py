@@ -16,6 +16,7 @@ once (`in_order`), because Pillow releases the interpreter while it decodes and 
 
 from __future__ import annotations
 
+import errno
 import functools
 import math
 import os
@@ -33,12 +34,14 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from softbias.errors import SoftbiasError, unknown_name
+from softbias.files import NotAFileError, open_regular
 
 Images = NDArray[np.uint8]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 VERSION = 1  # part of the cache's key: raise it when decode gives other bytes than before
 MAX_AREA = 178_956_970  # where Pillow refuses as well: a small file that unpacks to more is an attack or a mistake
+MAX_BYTES = 2**32  # where the offsets in a TIFF file end
 FORMATS = (  # not EPS, which runs code
     "JPEG", "MPO", "PNG", "WEBP", "TIFF", "BMP", "DIB", "GIF", "PPM", "JPEG2000", "AVIF", "HEIF",
 )  # fmt: skip
@@ -138,7 +141,8 @@ def load(path_or_file: str | Path | IO[bytes], wanted: tuple[int, int] | None = 
     """
     name = name or str(path_or_file if isinstance(path_or_file, str | Path) else getattr(path_or_file, "name", "a stream"))
     try:
-        with open(path_or_file, "rb") if isinstance(path_or_file, str | Path) else nullcontext(path_or_file) as file:
+        with open_regular(path_or_file) if isinstance(path_or_file, str | Path) else nullcontext(path_or_file) as file:
+            require_bytes(file, name)
             try:
                 return _load(file, wanted, name)
             except (OSError, SyntaxError, ValueError) as error:
@@ -148,7 +152,15 @@ def load(path_or_file: str | Path | IO[bytes], wanted: tuple[int, int] | None = 
     except BrokenImageError:
         raise
     except Exception as error:  # Pillow raises a dozen kinds on damaged files, and none of them may stop a whole set
-        raise BrokenImageError(name, *_reason(error)) from error
+        raise BrokenImageError(name, *reason_of(error)) from error
+
+
+def require_bytes(file: IO[bytes], name: str) -> None:
+    """Refuse a file that is longer than any picture that is read here, such as one with a hole of a terabyte."""
+    length = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if length > MAX_BYTES:
+        raise BrokenImageError(name, f"has {length:,} bytes, more than {MAX_BYTES:,}", "oversized")
 
 
 @functools.cache
@@ -267,15 +279,19 @@ def _grey(values: NDArray[np.float64], mode: str) -> Images:
     return np.round(values).astype(np.uint8)
 
 
-def _reason(error: Exception) -> tuple[str, str]:
+def reason_of(error: Exception) -> tuple[str, str]:
     """A short reason and its kind."""
     text = str(error).split("\n")[0][:100] or type(error).__name__
     if isinstance(error, FileNotFoundError):
         return "does not exist", "missing"
     if isinstance(error, PermissionError):
         return "may not be read: permission denied", "unreadable"
-    if isinstance(error, IsADirectoryError):
-        return "is a folder", "not a picture"
+    if isinstance(error, NotAFileError) and error.kind == "folder" and not os.access(error.path, os.R_OK | os.X_OK):
+        return "is a folder that may not be read: permission denied", "unreadable"
+    if isinstance(error, NotAFileError):
+        return f"is a {error.kind}, not a file", "not a picture"
+    if isinstance(error, OSError) and error.errno == errno.ELOOP:
+        return "is a link that leads to itself", "missing"
     if isinstance(error, UnidentifiedImageError):
         return "is not a picture, or of a kind that is not read here", "not a picture"
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning | MemoryError):

@@ -4,8 +4,7 @@
     root/cat/1.jpg        root/dog/…                  no splits
 
 `list_folder` lists folders, `tables.list_csv` a CSV file; arrays have no files and become a Dataset at once (arrays.py).
-Pictures are known by their suffix here; decoding shows whether the suffix is right. Hidden files and files that are
-known to be no pictures are passed over; a note counts any other file that is left out.
+Files that are known to be no pictures are passed over; a note counts any other file that is left out, and what is no file.
 """
 
 from __future__ import annotations
@@ -16,26 +15,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from natsort import natsort_keygen, ns
 from numpy.typing import NDArray
 
+from softbias.data.folders import FolderWalk, natural
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
 
-SUFFIXES = frozenset(  # of pictures
-    ".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .bmp .dib .gif .heic .heif .avif .jp2 .ppm .pgm .pbm .pnm".split()  # noqa: SIM905
-)
 OTHER_SUFFIXES = frozenset(
     ".txt .json .csv .tsv .md .xml .yaml .yml .html .pdf .db .ini .log .py .ipynb .npy .npz .mat .zip".split()  # noqa: SIM905
 )
-CLUTTER = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
 SPLIT_NAMES = {
     "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test", "testing": "test",
 }  # fmt: skip
-_natural_key = natsort_keygen(alg=ns.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,15 +103,17 @@ def list_folder(root: str | Path) -> Listing:
             raise SoftbiasError(
                 f"{root} {problem}; give a folder that holds one per class, or train, val, test with those inside"
             )
-        return _list(root)
+        walk = FolderWalk(root)
+        listing = _list(root, walk)
+        return replace(listing, notes=(*listing.notes, *walk.notes()))
     except PermissionError as error:
         raise SoftbiasError(
             f"{error.filename} may not be read: permission denied; try chmod -R u+rX, or ask its owner"
         ) from error
 
 
-def _list(root: Path) -> Listing:
-    folders, loose = _entries(root)
+def _list(root: Path, walk: FolderWalk) -> Listing:
+    folders, loose = walk.entries(root)
     if not folders:
         found = f"{counted_images(len(loose))}, but no class folders" if loose else "no pictures and no folders"
         raise SoftbiasError(f"{root} has {found}: sort the pictures into {root.name}/CLASS/, or list them in a CSV file")
@@ -127,14 +122,14 @@ def _list(root: Path) -> Listing:
     train = next((folder for folder, split in named.items() if split == "train"), None)
     if all(named.values()) and train is None:
         raise SoftbiasError(f"{root} has {some([folder.name for folder in folders])}, but no folder train")
-    if train is None or (not all(named.values()) and not _entries(train)[0]):  # "train" may be a class, beside "bus"
-        files, classes = _classes(root, folders, notes)
-        notes += _same_inside(root, folders)
+    if train is None or (not all(named.values()) and not walk.entries(train)[0]):  # "train" may be a class, beside "bus"
+        files, classes = _classes(root, folders, walk, notes)
+        notes += _same_inside(root, folders, walk)
         return make_listing(root, files, classes, None, notes)
     files, classes, split = [], [], []
     for folder, name in named.items():
-        inside, direct = _entries(folder)
-        if name is None and _walk(folder, Counter()):
+        inside, direct = walk.entries(folder)
+        if name is None and walk.below(folder):
             raise SoftbiasError(
                 f"{root} holds the split folder {train.name!r} beside {folder.name!r}, which has pictures but is no split "
                 "(train, val, test): move it away, or into the splits as a class"
@@ -149,7 +144,7 @@ def _list(root: Path) -> Listing:
         elif name is None or not inside:
             notes.append(Note("empty-folder", {"folder": str(folder)}))
         if name and inside:
-            found_files, names = _classes(folder, inside, notes)
+            found_files, names = _classes(folder, inside, walk, notes)
             files += found_files
             classes += names
             split += [name] * len(found_files)
@@ -161,14 +156,14 @@ def _left_out(folder: Path, files: Sequence[Path]) -> Note:
     return Note("pictures-without-class", {"count": len(files), "folder": str(folder)})
 
 
-def _classes(root: Path, folders: Sequence[Path], notes: list[Note]) -> tuple[list[Path], list[str]]:
+def _classes(root: Path, folders: Sequence[Path], walk: FolderWalk, notes: list[Note]) -> tuple[list[Path], list[str]]:
     """The pictures below each class folder, and the class of each."""
     files: list[Path] = []
     classes: list[str] = []
     others: Counter[str] = Counter()
     for folder in folders:
         seen: Counter[str] = Counter()
-        found = sorted(_walk(folder, seen), key=lambda file: natural(str(file)))
+        found = walk.below(folder, seen)
         unknown = {suffix: count for suffix, count in seen.items() if suffix not in OTHER_SUFFIXES}
         others.update(unknown)
         if not found and seen and not unknown:
@@ -180,47 +175,20 @@ def _classes(root: Path, folders: Sequence[Path], notes: list[Note]) -> tuple[li
         classes += [unicodedata.normalize("NFC", folder.name)] * len(found)
     if others:
         notes.append(Note("other-files", {"count": others.total(), "folder": str(root), "suffixes": sorted(others)}))
-    if len(set(classes)) == 1 and _entries(folders[0])[0]:
+    if len(set(classes)) == 1 and walk.entries(folders[0])[0]:
         raise SoftbiasError(f"{root}: there is only one class, {classes[0]!r}; did you mean {folders[0]}?")
     return files, classes
 
 
-def _same_inside(root: Path, folders: Sequence[Path]) -> list[Note]:
+def _same_inside(root: Path, folders: Sequence[Path], walk: FolderWalk) -> list[Note]:
     """A note where the classes may be one level deeper: every class folder holds folders alone, of the same names."""
-    inside = [_entries(folder) for folder in folders]
+    inside = [walk.entries(folder) for folder in folders]
     names = [{below.name for below in below_it} for below_it, _ in inside]
     shared = set.intersection(*names) if names else set()
     if len(shared) < 2 or any(direct for _, direct in inside):
         return []
     classes = [folder.name for folder in folders]
     return [Note("classes-one-level-deeper", {"folder": str(root), "classes": classes, "inside": sorted(shared, key=natural)})]
-
-
-def _walk(folder: Path, others: Counter[str]) -> list[Path]:
-    """All pictures below a folder; other files are counted by suffix. Links are followed, loops are not."""
-    found, waiting, seen = [], [folder], set()
-    while waiting:
-        here = waiting.pop()
-        status = here.stat()
-        if (status.st_dev, status.st_ino) in seen:
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        folders, files = _entries(here, others)
-        waiting += folders
-        found += files
-    return found
-
-
-def _entries(folder: Path, others: Counter[str] | None = None) -> tuple[list[Path], list[Path]]:
-    """The folders and the pictures in a folder, in natural order, without hidden ones."""
-    with os.scandir(folder) as entries:
-        visible = [entry for entry in entries if not entry.name.startswith(".") and entry.name.casefold() not in CLUTTER]
-        folders = [Path(entry.path) for entry in visible if entry.is_dir()]
-        files = [Path(entry.path) for entry in visible if not entry.is_dir()]
-    found = [file for file in files if file.suffix.lower() in SUFFIXES]
-    if others is not None:
-        others.update(file.suffix.lower() or "no suffix" for file in files if file.suffix.lower() not in SUFFIXES)
-    return sorted(folders, key=lambda path: natural(path.name)), sorted(found, key=lambda path: natural(path.name))
 
 
 def require_same_classes(source: Path, classes: Sequence[str], split: Sequence[str]) -> None:
@@ -240,11 +208,6 @@ def require_same_classes(source: Path, classes: Sequence[str], split: Sequence[s
             raise SoftbiasError(
                 f"{source}: train and {name} have different classes: {'; '.join(parts)}. Every split needs all of them"
             )
-
-
-def natural(text: str) -> tuple[Any, str]:
-    """A sort key by which 2 comes before 10; names that differ in case alone keep a fixed order."""
-    return _natural_key(text), text
 
 
 def some(names: Sequence[str], most: int = 5) -> str:

@@ -31,6 +31,7 @@ from softbias.data.packs import resized_set
 from softbias.data.splits import Indices, complete_splits, cut_groups, group_of, splits_of, without_split
 from softbias.data.tables import TABLES, list_csv, recall_splits, write_manifest
 from softbias.errors import SoftbiasError
+from softbias.files import open_regular
 from softbias.notes import Note
 from softbias.schema import from_plain
 
@@ -216,7 +217,7 @@ def choose_size(listing: Listing) -> Note:
 def _shorter_side(file: Path) -> int | None:
     heif_available()  # from here on Pillow knows HEIC
     try:
-        with Image.open(file) as picture:
+        with open_regular(file) as content, Image.open(content) as picture:
             return min(picture.size)
     except Exception:  # Pillow raises a dozen kinds on damaged files; decode_all reports them
         return None

@@ -27,7 +27,7 @@ from softbias.data.listing import (
 )
 from softbias.data.splits import Indices, splits_of
 from softbias.errors import SoftbiasError
-from softbias.files import write_bytes
+from softbias.files import open_regular, write_bytes
 
 TABLES = (".csv", ".tsv")
 COLUMNS = {
@@ -65,10 +65,11 @@ def list_csv(path: str | Path, group_by: str | None = None) -> Listing:
 def read_table(path: Path, needed: Sequence[str] = ("path", "label")) -> dict[str, list[str]]:
     """Column names in small letters -> values. The columns of path, label and split get these names, whatever the file has."""
     try:
-        with open(path, "rb") as raw:
+        with open_regular(path) as raw:
             if raw.read(2) in (b"\xff\xfe", b"\xfe\xff"):
                 raise SoftbiasError(f"{path} is UTF-16: save it as CSV in UTF-8")
-        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            raw.seek(0)
+            file = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
             head = file.readline()
             file.seek(0)
             rows = list(csv.reader(file, delimiter=max("\t;,", key=head.count)))

@@ -107,6 +107,10 @@ READING: dict[str, Callable[..., str]] = {  # data/listing, arrays, sources, nam
     "other-files": lambda count, folder, suffixes: (
         f"{count} files in {folder} whose suffix is not a picture's ({some(suffixes)}): left out"
     ),
+    "no-files": lambda count, named: (
+        f"{count} entr{'y that is no file' if count == 1 else 'ies that are no files'}: left out: {some(named)}"
+        + (f" and {count - len(named)} more" if count > len(named) else "")
+    ),
     "classes-one-level-deeper": classes_deeper,
     "classes-without-pictures": lambda classes: f"no picture shows {some(classes)}",
     "labels-renumbered": lambda count, first, last: f"the {count} labels that occur, {first} to {last}, are numbered from 0",

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from softbias.classifier import LOW_CONFIDENCE, Classifier, Picture, Prediction
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
-from softbias.data.listing import SUFFIXES, natural
+from softbias.data.folders import LOOP, FolderWalk
 from softbias.data.tables import TABLES, read_table
 from softbias.environment import find_device
 from softbias.errors import SoftbiasError
@@ -65,11 +65,12 @@ def find_image_files(sources: Iterable[str | Path]) -> list[Path]:
         if not source.is_dir():
             found.append(source)
             continue
-        inside = (file for file in source.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-        visible = [file for file in inside if not any(part.startswith(".") for part in file.relative_to(source).parts)]
-        if not visible:
+        walk = FolderWalk(source, strict=False)
+        inside = walk.below(source)
+        inside += [*walk.denied, *(path for path, kind in walk.skipped.items() if kind != LOOP)]  # rows that say why not
+        if not inside:
             raise SoftbiasError(f"there are no pictures in {source}")
-        found += sorted(visible, key=lambda file: natural(str(file)))
+        found += inside
     return found
 
 
