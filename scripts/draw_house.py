@@ -3,11 +3,13 @@
     python scripts/draw_house.py [FILE]
 
 A row is a room, with the number of its modules that import from each column. Rooms stand in the order of the layers contract
-in pyproject.toml, the first floor first: all numbers stay left of the diagonal.
+in pyproject.toml, the first floor first: all numbers stay left of the diagonal. The file also holds the pairs of rooms as text,
+so that a test can compare them with the source.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tomllib
 from collections import Counter
@@ -66,7 +68,7 @@ def draw(path: Path) -> None:
     axes.set_aspect("equal")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    figure.savefig(path, metadata={"Software": None})
+    figure.savefig(path, metadata={"Software": None, "Description": json.dumps(sorted(counts))})
 
 
 if __name__ == "__main__":

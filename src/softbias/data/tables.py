@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from softbias.data.dataset import Dataset
 from softbias.data.listing import (
     SPLIT_NAMES,
     Listing,
@@ -105,15 +106,16 @@ def read_table(path: Path, needed: Sequence[str] = ("path", "label")) -> dict[st
     return table
 
 
-def write_manifest(path: str | Path, listing: Listing, splits: Mapping[str, ArrayLike]) -> Path:
+def write_manifest(path: str | Path, images: Listing | Dataset, splits: Mapping[str, ArrayLike]) -> Path:
     """Write path, label, split of every picture in a split as CSV that `list_csv` reads; paths are relative to it."""
-    path = Path(path)
+    path, files = Path(path), images.files
+    assert files is not None  # arrays have none
     rows = sorted((int(index), split) for split, indices in splits.items() for index in np.asarray(indices))
     lines = io.StringIO(newline="")
     table = csv.writer(lines)
     table.writerow(["path", "label", "split"])
     for index, split in rows:
-        table.writerow([_relative(listing.files[index], path.parent), listing.class_names[listing.labels[index]], split])
+        table.writerow([_relative(files[index], path.parent), images.class_names[images.labels[index]], split])
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, lines.getvalue().encode("utf-8", "surrogateescape"))
     return path
@@ -141,7 +143,7 @@ def recall_splits(listing: Listing, manifest: Path) -> dict[str, Indices]:
     return splits_of(found)
 
 
-def _relative(file: Path, folder: Path) -> str:
+def _relative(file: str | Path, folder: Path) -> str:
     try:
         return Path(os.path.relpath(os.path.abspath(file), os.path.abspath(folder))).as_posix()
     except ValueError:  # another drive

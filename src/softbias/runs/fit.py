@@ -21,6 +21,7 @@ from softbias import environment
 from softbias.data import load_dataset
 from softbias.data.cache import Progress
 from softbias.data.dataset import Dataset
+from softbias.data.tables import write_manifest
 from softbias.errors import SoftbiasError
 from softbias.models.inspect import unwrap
 from softbias.models.storage import load
@@ -28,7 +29,7 @@ from softbias.notes import Note
 from softbias.pages.wording import text
 from softbias.runs.galleries import AFTER, BEFORE, record_maps
 from softbias.runs.live import LiveProbes, check_interval
-from softbias.runs.outcome import finish, load_selected, write_split
+from softbias.runs.outcome import finish, load_selected
 from softbias.runs.page import result_html, write_page
 from softbias.runs.prepare import make_plan, make_split
 from softbias.runs.resolve import PartialRunSpec, resolve
@@ -210,7 +211,7 @@ def run_fit(
             display.message(text(note))
         plan = make_plan(spec, data, split, accelerator, run, checkpoint.Keep.parse(keep), settings)
         if main and data.files is not None:
-            write_split(run.path / "split.csv", data, split)
+            write_manifest(run.path / "split.csv", data, split.as_dict())  # `softbias fit` can read it again
         if main:
             run.begin(spec, notes)
         logged = start_trackers(accelerator, run.path, tuple(trackers), display)

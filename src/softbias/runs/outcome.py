@@ -12,16 +12,13 @@ import torch
 
 from softbias.classifier import CROP_MODES
 from softbias.data.dataset import Dataset
-from softbias.data.listing import Listing
 from softbias.data.splits import Split
-from softbias.data.tables import write_manifest
 from softbias.environment import describe_machine
 from softbias.files import write_text
 from softbias.models.cost import count_macs
 from softbias.models.inspect import unwrap
 from softbias.models.storage import save
 from softbias.runs.predictions import Predictions
-from softbias.runs.prepare import output_names
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
 from softbias.training import checkpoint
@@ -102,7 +99,7 @@ def finish(
         "crop_mode": CROP_MODES[spec.data_options.get("resize_mode") or "crop"],
     }
     summary["preprocessing"] = preprocessing
-    save(model, directory.model_folder, class_names=output_names(spec, data), preprocessing=preprocessing)
+    save(model, directory.model_folder, class_names=objective.output_names(data.class_names), preprocessing=preprocessing)
     write_text(directory.path / "environment.json", json.dumps(describe_machine(accelerator.device.type), indent=2) + "\n")
     summary["total_seconds"] = time.perf_counter() - started
     write_text(directory.summary_path, json.dumps(summary, indent=2) + "\n")
@@ -124,11 +121,3 @@ def peak_memory(device: str) -> int:
         return 0
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else 1024 * most
-
-
-def write_split(path: Path, data: Dataset, split: Split) -> None:
-    """The split of every file, as a CSV file that `softbias fit` can read again."""
-    assert data.files is not None
-    root = Path(data.files[0]).parent
-    listing = Listing(data.name, tuple(map(Path, data.files)), data.labels, data.class_names, root)
-    write_manifest(path, listing, split.as_dict())
