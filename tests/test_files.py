@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from softbias.files import replacing, write_bytes, write_text
+from softbias import files
+from softbias.files import replacing, replacing_folder, write_bytes, write_text
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
@@ -32,15 +38,109 @@ def test_libraries_that_go_by_the_suffix_write_the_same_file(tmp_path):
     assert os.listdir(tmp_path) == ["a.npz"] and np.load(tmp_path / "a.npz")["x"].tolist() == [0, 1, 2]
 
 
-def test_a_link_in_the_way_is_not_followed(tmp_path):
+def test_a_link_in_the_way_is_not_followed(tmp_path, monkeypatch):
     path, other = tmp_path / "a.txt", tmp_path / "other.txt"
     other.write_text("somebody's")
-    with replacing(path) as temporary:
-        pass_name = temporary.name
-        temporary.write_text("")
-    (tmp_path / pass_name).symlink_to(other)
-    write_bytes(path, b"ours")
-    assert other.read_text() == "somebody's" and path.read_bytes() == b"ours"
+    monkeypatch.setattr(files.secrets, "token_hex", lambda size: "0" * 2 * size)  # as if the name had been guessed
+    files.temporary_name(path).symlink_to(other)
+    with pytest.raises(FileExistsError):
+        write_bytes(path, b"ours")
+    assert other.read_text() == "somebody's" and not path.exists()
+
+
+def test_temporary_names_cannot_be_foreseen(tmp_path):
+    assert len({files.temporary_name(tmp_path / "a.txt") for _ in range(100)}) == 100
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_every_file_has_the_mode_that_the_umask_gives(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        write_text(tmp_path / "a.txt", "text")
+        with replacing(tmp_path / "a.safetensors") as temporary:
+            save_file({"a": np.zeros(3)}, temporary)
+        with replacing_folder(tmp_path / "folder") as temporary:
+            save_file({"a": np.zeros(3)}, temporary / "a.safetensors")
+    finally:
+        os.umask(before)
+    found = [tmp_path / "a.txt", tmp_path / "a.safetensors", tmp_path / "folder" / "a.safetensors"]
+    assert [path.stat().st_mode & 0o777 for path in found] == [mode] * 3
+
+
+def test_a_folder_is_replaced_whole_and_an_error_leaves_the_old_one(tmp_path):
+    for content in ("old", "new"):
+        with replacing_folder(tmp_path / "deep" / "folder") as temporary:
+            (temporary / "a.txt").write_text(content)
+    with pytest.raises(ZeroDivisionError), replacing_folder(tmp_path / "deep" / "folder"):
+        _ = 1 / 0
+    assert (tmp_path / "deep" / "folder" / "a.txt").read_text() == "new" and os.listdir(tmp_path / "deep") == ["folder"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_everything_is_on_the_disk_before_it_has_its_name_and_the_folder_after(tmp_path, monkeypatch, kind):
+    events = []
+
+    def fsync(descriptor, real=os.fsync):
+        events.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        real(descriptor)
+
+    def renamed(self, target, real):
+        events.append(("rename", str(target)))
+        return real(self, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for method in ("replace", "rename"):
+        real = getattr(Path, method)
+        monkeypatch.setattr(Path, method, lambda self, target, real=real: renamed(self, target, real))
+    target = tmp_path / "a.txt"
+    if kind == "file":
+        write_text(target, "text")
+    else:
+        with replacing_folder(target) as temporary:
+            (temporary / "inside").write_text("text")
+    renamed_at = events.index(("rename", str(target)))
+    synced = [Path(path).name for what, path in events[:renamed_at] if what == "sync"]
+    assert any(files.TEMPORARY.fullmatch(name) for name in synced) and ("inside" in synced) == (kind == "folder")
+    assert ("sync", str(tmp_path)) in events[renamed_at:]
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
+    code = (
+        "import os, signal, sys; from pathlib import Path; from softbias.files import replacing, replacing_folder\n"
+        "with replacing_folder(Path(sys.argv[1]) / 'folder') as a, replacing(Path(sys.argv[1]) / 'b.npz') as b:\n"
+        "    (a / 'half').write_text('x'); b.write_text('y'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, tmp_path]).returncode == -signal.SIGKILL
+    assert len(os.listdir(tmp_path)) == 2
+    kept = [
+        tmp_path / ".notes.tmp",
+        tmp_path / "a.12-0123456789abcdef.tmp",
+        tmp_path / f".a.{os.getppid()}-0123456789abcdef.tmp",
+    ]
+    for path in kept:
+        path.write_text("somebody's, or of a process that lives")
+    assert len(files.remove_stale(tmp_path)) == 2
+    assert sorted(tmp_path.iterdir()) == sorted(kept)
+
+
+def test_checksums_find_every_change_and_are_those_of_the_usual_program(tmp_path):
+    (tmp_path / "a").write_text("one")
+    (tmp_path / "b").write_text("two")
+    files.write_checksums(tmp_path, ["a", "b"])
+    files.verify_checksums(tmp_path, ["a"])
+    assert subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=tmp_path, capture_output=True).returncode == 0
+    for change in (lambda: (tmp_path / "b").write_text("twp"), (tmp_path / "b").unlink, (tmp_path / "SHA256SUMS").unlink):
+        change()
+        with pytest.raises(files.DamagedError):
+            files.verify_checksums(tmp_path, ["a"])
+
+
+def test_checksums_never_lead_outside_the_folder(tmp_path):
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "SHA256SUMS").write_text(f"{files.sha256(tmp_path / 'secret')}  ../secret\n")
+    with pytest.raises(files.DamagedError, match="outside"):
+        files.verify_checksums(tmp_path / "model", [])
 
 
 def test_an_error_of_the_disk_names_the_file_and_not_the_temporary_one(tmp_path):

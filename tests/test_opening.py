@@ -69,7 +69,7 @@ def epochs(run: Path) -> int:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    return sorted(path for path in run.glob("checkpoints/step-*") if not path.name.endswith(".tmp"))
+    return sorted(run.glob("checkpoints/step-*"))
 
 
 def state(checkpoint: Path) -> dict[str, torch.Tensor]:
@@ -103,7 +103,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_half_written_ones_are_left_to_w
     shutil.copytree(killed, copy)
     *_, before, last = checkpoints(copy)
     (last / "state.safetensors").write_bytes(b"junk")
-    growing = copy / "checkpoints" / "step-99999999.tmp"
+    growing = copy / "checkpoints" / ".step-99999999.1-0123456789abcdef.tmp"
     growing.mkdir()
     assert same(open_classifier(copy).model, state(before)) and growing.is_dir()
 

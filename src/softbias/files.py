@@ -5,24 +5,40 @@ with replacing(path) as temporary:      # for a library that wants a path
     numpy.savez(temporary, …)
 with open_regular(path) as stream:      # for reading: never a pipe or a device, which could keep us waiting
     …
+
+A file is on the disk before it takes its name, and the folder is synced after it did, so that a power cut leaves the old file
+or the new one. The names of temporary files hold the number of the process and a random part: nobody can put a link in their
+way, and `remove_stale` recognizes those that a kill left.
+
+A folder with SHA256SUMS says what its files were when they were written: `verify_checksums`, or `sha256sum -c SHA256SUMS`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
+import secrets
 import shutil
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from io import BufferedReader
 from pathlib import Path
 
 from softbias.errors import SoftbiasError
 
+CHECKSUMS = "SHA256SUMS"
+TEMPORARY = re.compile(r"\..+\.(\d+)-[0-9a-f]{16}\.tmp(\..*)?", re.DOTALL)
+STALE = 3600.0  # seconds after which a temporary file belongs to nobody, even if its process's number is in use again
 SPECIAL = {
     stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device",
 }  # fmt: skip
+
+
+class DamagedError(SoftbiasError):
+    """A file that is not what was written, or is gone."""
 
 
 class NotAFileError(SoftbiasError):
@@ -68,16 +84,17 @@ def require_regular(path: str | Path, mode: int) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside `path`, which at the end is synced and replaces `path`; on an error it is removed.
 
-    Each process has a name of its own, so that two of them may write the same file. The suffix stays, because libraries
-    choose a format by it. An OSError names `path`, and not the temporary file, of which the user knows nothing.
+    The suffix stays, because libraries choose a format by it. The file gets the mode that the umask gives, whatever the
+    library chose. An OSError names `path`, and not the temporary file, of which the user knows nothing.
     """
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
-    with suppress(FileNotFoundError):
-        temporary.unlink()  # a link that somebody put there would be followed
+    temporary = temporary_name(path)
     try:
+        mode = create(temporary)
         yield temporary
+        temporary.chmod(mode)  # safetensors gives its files to their owner alone
         sync(temporary)
         temporary.replace(path)
+        sync(path.parent)
     except BaseException as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -88,21 +105,33 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """A new folder `<path>.tmp`, which at the end is synced with its files and replaces `path`; on an error it is removed."""
-    temporary = path.with_name(f"{path.name}.tmp")
+    """A new folder beside `path`, which at the end is synced with its files and replaces `path`; on an error it is removed."""
+    temporary, old = temporary_name(path), temporary_name(path)
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        make_folder(path.parent)
+        temporary.mkdir()
+        mode = stat.S_IMODE(temporary.stat().st_mode) & 0o666
         yield temporary
-        for each in (*temporary.rglob("*"), temporary):
+        for each in temporary.rglob("*"):
+            if each.is_file():
+                each.chmod(mode)
             sync(each)
+        sync(temporary)
         if path.exists():
-            shutil.rmtree(path)
+            path.rename(old)  # removed when the new one is in place
         temporary.rename(path)
         sync(path.parent)
+        shutil.rmtree(old, ignore_errors=True)
     except BaseException:
+        if old.exists() and not path.exists():
+            old.rename(path)
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder that readers trust; it is renamed first, so that a kill leaves no half of it under its name."""
+    shutil.rmtree(path.rename(temporary_name(path)), ignore_errors=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -114,17 +143,108 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
-def sync(path: Path) -> None:
-    """Wait until a file or a folder is on the disk."""
-    if os.name == "nt" and path.is_dir():  # Windows opens no folders
-        return
-    descriptor = os.open(path, os.O_RDONLY)
+def temporary_name(path: Path) -> Path:
+    """
+    >>> TEMPORARY.fullmatch(temporary_name(Path("model.safetensors")).name) is not None
+    True
+    """
+    return path.with_name(f".{path.stem[:40]}.{os.getpid()}-{secrets.token_hex(8)}.tmp{path.suffix}")
+
+
+def create(path: Path) -> int:
+    """Create an empty file, which must not exist, not even as a link; its mode, as the umask gives it."""
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0), 0o666)
     try:
-        os.fsync(descriptor)
+        return stat.S_IMODE(os.fstat(descriptor).st_mode)
     finally:
         os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and those above it, each on the disk before the next."""
+    if not path.is_dir():
+        if path.parent != path:
+            make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
+
+
+def remove_stale(folder: Path) -> list[Path]:
+    """Remove the temporary files and folders that a killed process left anywhere below a folder, and return them."""
+    removed = []
+    for path in list(folder.rglob(".*")) if folder.is_dir() else ():
+        match = TEMPORARY.fullmatch(path.name)
+        if match is None or is_in_use(path, int(match[1])):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        removed.append(path)
+    return removed
+
+
+def is_in_use(path: Path, process: int) -> bool:
+    """Whether another process that lives may still write a temporary file."""
+    try:
+        age = time.time() - path.lstat().st_mtime
+    except FileNotFoundError:  # it was inside a folder that is gone, or has its name by now
+        return True
+    if process == os.getpid() or age > STALE:
+        return False
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder is on the disk; not every file system can do so for a folder."""
+    with suppress(OSError) if path.is_dir() else nullcontext():
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def sha256(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write_checksums(folder: Path, names: Iterable[str]) -> None:
+    """Write SHA256SUMS for files of a folder, as the program sha256sum reads it."""
+    write_text(folder / CHECKSUMS, "".join(f"{sha256(folder / name)}  {name}\n" for name in names))
+
+
+def verify_checksums(folder: Path, needed: Iterable[str]) -> None:
+    """DamagedError unless SHA256SUMS lists the needed files, and all files that it lists are as they were written."""
+    kept = read_checksums(folder)
+    missing = [name for name in needed if name not in kept]
+    if missing or any(Path(name).name != name for name in kept):
+        problem = f"it does not list {', '.join(missing)}" if missing else "it lists files outside the folder"
+        raise DamagedError(f"{folder / CHECKSUMS} is damaged: {problem}")
+    for name in kept:
+        if not (folder / name).is_file():
+            raise DamagedError(f"{folder / name} is gone, although {CHECKSUMS} lists it")
+        verify_file(folder / name)
+
+
+def verify_file(path: Path) -> None:
+    """DamagedError if a SHA256SUMS beside the file lists it with another checksum."""
+    if (path.parent / CHECKSUMS).is_file() and read_checksums(path.parent).get(path.name) not in (None, sha256(path)):
+        raise DamagedError(f"{path} is damaged: its checksum is not the one in {CHECKSUMS}")
+
+
+def read_checksums(folder: Path) -> dict[str, str]:
+    """The checksums in a SHA256SUMS by the names of the files."""
+    try:
+        lines = (folder / CHECKSUMS).read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, UnicodeDecodeError) as error:
+        reason = "it is gone" if isinstance(error, FileNotFoundError) else "it is not text"
+        raise DamagedError(f"the files in {folder} cannot be verified by its {CHECKSUMS}: {reason}") from error
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}

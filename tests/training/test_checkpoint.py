@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 
 from softbias.training import checkpoint
 from softbias.training.loop import cut_back
@@ -29,7 +30,7 @@ except checkpoint.CheckpointError as error:
     assert "no checkpoint could be written" in done.stdout, done.stdout + done.stderr
     tensors, meta, damaged = checkpoint.read_last(tmp_path / "c")
     assert meta["step"] == 1 and not damaged and torch.equal(tensors["a"], torch.arange(10.0))
-    assert not list((tmp_path / "c").glob("*.tmp"))
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["step-00000001"]
 
 
 def test_checkpoints_that_nobody_asked_to_keep_are_removed(tmp_path):
@@ -54,6 +55,44 @@ def test_whatever_stands_where_its_description_should_a_checkpoint_is_passed_ove
     (written / "meta.json").write_bytes(content)
     tensors, meta, damaged = checkpoint.read_last(tmp_path)
     assert meta["step"] == 1 and tensors["a"].tolist() == [1, 1, 1] and damaged == ["step-00000002"]
+
+
+def test_another_step_in_the_description_of_a_checkpoint_is_damage(tmp_path):
+    for step in (1, 2):
+        written = checkpoint.write(tmp_path, step, {"a": torch.full((3,), float(step))}, {})
+    (written / "meta.json").write_text((written / "meta.json").read_text().replace("2", "7"))
+    _, meta, damaged = checkpoint.read_last(tmp_path)
+    assert meta["step"] == 1 and damaged == ["step-00000002"]
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "meta.json", "SHA256SUMS"])
+def test_a_checkpoint_that_lacks_a_file_is_passed_over(tmp_path, name):
+    for step in (1, 2):
+        written = checkpoint.write(tmp_path, step, {"a": torch.full((3,), float(step))}, {})
+    (written / name).unlink()
+    _, meta, damaged = checkpoint.read_last(tmp_path)
+    assert meta["step"] == 1 and damaged == ["step-00000002"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors: tensors.pop("model/weight"),
+        lambda tensors: tensors.pop("sums"),
+        lambda tensors: tensors.update({"model/weight": torch.zeros(7)}),
+        lambda tensors: tensors.update({"model/more": torch.zeros(7)}),
+        lambda tensors: tensors.update({"optimizer/x.exp_avg": torch.zeros(7)}),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path, change):
+    state = checkpoint.State(model := nn.Linear(2, 2), torch.optim.AdamW(model.parameters()), None, torch.zeros(3), 10, step=4)
+    state.save(tmp_path)
+    tensors, meta = checkpoint.read(tmp_path / "step-00000004", checkpoint.TrainingMeta)
+    change(tensors)
+    checkpoint.write(tmp_path, 4, tensors, {name: meta[name] for name in ("seconds", "total_steps", "best")})
+    with pytest.raises(checkpoint.CheckpointError, match="step 4") as refused:
+        state.restore(tmp_path)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("end", [b'{"step": 3, "lo', b"\xff\x00\xfe", b"7\n"], ids=repr)

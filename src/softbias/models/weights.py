@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from softbias.errors import SoftbiasError, in_one_line
+from softbias.files import verify_file
 from softbias.models.spec import ModelSpec
 
+MOST_NAMED = 8  # tensors in a message
 WRAPPERS = ("state_dict", "model", "module", "model_ema", "state_dict_ema")
 
 
@@ -29,6 +31,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
         path = path / "model.safetensors"
     if not path.is_file():
         raise SoftbiasError(f"there are no weights at {path}")
+    verify_file(path)
     if path.suffix not in (".safetensors", ".pth", ".pt", ".bin", ".tar"):
         raise SoftbiasError(f"weights must be .safetensors, .pth, .pt or .bin, but got {path.name}")
     try:
@@ -62,7 +65,12 @@ def to_own_names(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         prefix, _, rest = name.partition(".attn.")
         if rest in ("qk.weight", "qk.bias"):
             kind = rest.partition(".")[2]
-            own[f"{prefix}.attn.qkv.{kind}"] = torch.cat([tensor, given[f"{prefix}.attn.v.{kind}"]])
+            value = given.get(f"{prefix}.attn.v.{kind}")
+            if value is None or value.shape[1:] != tensor.shape[1:]:
+                raise SoftbiasError(
+                    f"the weights do not fit: {prefix}.attn.v.{kind} is missing or has another width than {name}"
+                )
+            own[f"{prefix}.attn.qkv.{kind}"] = torch.cat([tensor, value])
         elif rest in ("v.weight", "v.bias") or rest == "rel_indices":
             continue
         elif rest in ("pos_proj.weight", "pos_proj.bias"):
@@ -92,8 +100,22 @@ def load_weights(
         head = head_names(model)
         state = {name: tensor for name, tensor in state.items() if name not in head}
         state |= {name: tensor for name, tensor in own.items() if name in head}
-    if isinstance(spec, ModelSpec) and "pos_embed" in state and "pos_embed" in own:
+    if isinstance(spec, ModelSpec) and "pos_embed" in own and "pos_embed" in state and state["pos_embed"].ndim == 3:
         state["pos_embed"] = fit_positions(state["pos_embed"], spec)
+    path = None if isinstance(weights, Mapping) else weights
+    load_state(model, state, path, strict=strict, hint="; keep_head=True keeps the model's own head")
+    return model
+
+
+def load_state(
+    model: nn.Module, state: Mapping[str, Tensor], path: str | Path | None = None, *, strict: bool = True, hint: str = ""
+) -> None:
+    """Put tensors into a model. Names and shapes that do not fit, and values that are not finite, are named in an error.
+
+    path   where the tensors come from, for the error; hint: what to do if the head is among what does not fit
+    """
+    where = "" if path is None else f" ({path})"
+    own = model.state_dict()
     wrong = [
         f"{name} is {tuple(state[name].shape)}, the model has {tuple(own[name].shape)}"
         for name in own
@@ -103,11 +125,30 @@ def load_weights(
         wrong += [f"{name} is missing" for name in own if name not in state]
         wrong += [f"{name} is not in the model" for name in state if name not in own]
     if wrong:
-        hint = "; keep_head=True keeps the model's own head" if any(w.startswith(("head.", "fc.")) for w in wrong) else ""
-        more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
-        raise SoftbiasError(f"the weights do not fit: {'; '.join(wrong[:8])}{more}{hint}")
+        hint = hint if any(each.startswith(("head.", "fc.")) for each in wrong) else ""
+        more = f" and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+        raise SoftbiasError(f"the weights do not fit: {'; '.join(wrong[:MOST_NAMED])}{more}{hint}{where}")
+    usual = {name for name in own if not is_finite(own[name])}  # masks that a model is built with
+    check_finite({name: tensor for name, tensor in state.items() if name in own and name not in usual}, path)
     model.load_state_dict(state, strict=strict)
-    return model
+
+
+def check_finite(state: Mapping[str, Tensor], path: str | Path | None = None) -> None:
+    """Refuse weights with values that are no numbers; `path` is where they come from."""
+    broken = [name for name, tensor in state.items() if not is_finite(tensor)]
+    if broken:
+        named = f"{', '.join(broken[:MOST_NAMED])}{', …' if len(broken) > MOST_NAMED else ''}"
+        where = "" if path is None else f" of {path}"
+        raise SoftbiasError(
+            f"the weights{where} are damaged, or their training diverged: {len(broken)} of {len(state)} tensors hold values "
+            f"that are not finite: {named}"
+        )
+
+
+def is_finite(tensor: Tensor) -> bool:
+    if tensor.device.type == "meta" or not (tensor.is_floating_point() or tensor.is_complex()):
+        return True
+    return bool(torch.isfinite(tensor.detach().float() if tensor.element_size() == 1 else tensor).all())
 
 
 def head_names(model: Any) -> set[str]:

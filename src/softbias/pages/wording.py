@@ -59,6 +59,12 @@ def pretrained_weights(reachable: bool) -> str:
     return f"pretrained weights cannot be fetched now (no network); a file of them can be given with --weights: {gain}"
 
 
+def last_instead_of_best(best_epoch: int | None, step: int) -> str:
+    if best_epoch is None:
+        return f"the model has its last weights (step {step}): the run ended before an epoch was validated"
+    return f"the model has its last weights (step {step}): its checkpoint has lost those of the best epoch, {best_epoch}"
+
+
 RESIZE_MODES = {
     "crop": "crop: the shorter side is resized to the target and the center kept; the aspect ratio is kept, the borders "
     "of the longer side are lost",
@@ -170,6 +176,7 @@ WORDING: dict[str, Callable[..., str]] = {
     "text": lambda text: str(text),
     "run-continued": lambda step, total: f"it continued at step {step} of {total}",
     "run-began-again": lambda reason: f"it began again, because {reason}",
+    "last-instead-of-best": last_instead_of_best,
     "never-trained": lambda: "The weights were never trained: this shows the start of the model, not what it has learned.",
     "no-attention-maps": lambda: (
         "This model has no attention maps. Gradients show instead what counts for its decision: Grad-CAM on its last feature "

@@ -229,10 +229,12 @@ def run_fit(
         state = train(plan, display, minutes=minutes, on_epoch=on_epoch)
         accelerator.wait_for_everyone()
         accelerator.end_training()
-        load_selected(plan, state)
+        fallback = load_selected(plan, state)
+        if fallback is not None:
+            display.message(text(fallback))
         if main and spec.recipe.regularize:
             record_maps(plan, data, split, run.path / AFTER)
-        summary = finish(spec, data, split, plan, state, run, started, baseline)
+        summary = finish(spec, data, split, plan, state, run, started, baseline, fallback)
         if main and page:
             write_page(run, summary, data)
         return Result(run, summary, unwrap(plan.model).eval())

@@ -22,7 +22,9 @@ from softbias.classifier import Classifier, weights_of
 from softbias.data.dataset import Dataset
 from softbias.data.listing import some
 from softbias.errors import SoftbiasError
+from softbias.files import DamagedError
 from softbias.models import create_model, list_models
+from softbias.models.weights import load_state
 from softbias.runs.prepare import build_model, output_names
 from softbias.runs.run import Checkpoint, Run
 from softbias.runs.spec import RunSpec
@@ -94,16 +96,19 @@ def saved_model(source: str) -> Path:
 
 def open_run(run: Run, device: str, read: Callable[..., Dataset] | None = None) -> Classifier:
     """The model of a run as it is now; `Run.classifier` calls this."""
-    if not (run.model_folder / "config.json").is_file():
+    if not run.finished and not (run.model_folder / "config.json").is_file():
         return open_last_checkpoint(run, device, read)
-    classifier = Classifier.load(run.model_folder, device)
+    try:
+        classifier = Classifier.load(run.model_folder, device)
+    except DamagedError as error:
+        raise DamagedError(f"{error}; the command that began the run, with --resume, restores it") from error
     weights = weights_in_run(classifier.model, run.spec)
     return replace(classifier, name=run.path.resolve().name, weights=weights)
 
 
 def open_last_checkpoint(run: Run, device: str, read: Callable[..., Dataset] | None) -> Classifier:
     """The classifier of a run that has no final model yet, because it was stopped or is being trained."""
-    found = stored.read_last(run.checkpoint_folder)
+    found = stored.read_last(run.checkpoint_folder, stored.TrainingMeta)
     if found is None:
         raise SoftbiasError(
             f"there is no model in {run.path}: its training is not finished, and it has no checkpoint yet; "
@@ -114,7 +119,7 @@ def open_last_checkpoint(run: Run, device: str, read: Callable[..., Dataset] | N
     names = output_names(spec, data)
     given = replace(spec, pretrained=False, weights=None)  # the checkpoint overwrites these, so they need not be fetched
     model = untrained(run, given, len(names), data.img_size)
-    model.load_state_dict(averaged(tensors))
+    load_state(model, averaged(tensors), run.checkpoint_folder)
     mean, std = channel_statistics(data, run.split(data).train)
     title = f"{run.path.resolve().name} (step {meta['step']:,} of {meta['total_steps']:,})"
     return Classifier.of(
@@ -134,7 +139,7 @@ def at_checkpoint(run: Run, classifier: Classifier, checkpoint: Checkpoint) -> C
     else:
         tensors, _ = stored.read(checkpoint.path)
         model = copy.deepcopy(model)
-        model.load_state_dict(averaged(tensors))
+        load_state(model, averaged(tensors), checkpoint.path)
         weights = weights_in_run(model, run.spec)
     changed = classifier.with_model(model.to(classifier.device))
     return replace(changed, weights=weights, when={"step": checkpoint.step})

@@ -18,6 +18,8 @@ from softbias.files import write_text
 from softbias.models.cost import count_macs
 from softbias.models.inspect import unwrap
 from softbias.models.storage import save
+from softbias.models.weights import load_state
+from softbias.notes import Note
 from softbias.runs.predictions import Predictions
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
@@ -27,14 +29,19 @@ from softbias.training.linear import linear_probes, pixel_baseline
 from softbias.training.plan import TrainingPlan
 
 
-def load_selected(plan: TrainingPlan, state: checkpoint.State) -> None:
-    """Put the chosen weights into the model: those of the best epoch, or the last (averaged, if the recipe averages)."""
-    best = plan.folder / "best" if plan.folder else None
-    if plan.recipe.select == "best" and plan.validation is not None and best is not None and best.is_dir():
-        tensors, _ = checkpoint.read(best)
-        plan.model.load_state_dict(tensors)
-    else:
-        plan.model.load_state_dict(state.weights())
+def load_selected(plan: TrainingPlan, state: checkpoint.State) -> Note | None:
+    """Put the chosen weights into the model: those of the best epoch, or the last (averaged, if the recipe averages).
+
+    A note where the recipe asks for the best epoch and the last weights were taken.
+    """
+    if plan.recipe.select == "best" and plan.validation is not None:
+        if state.best_weights:
+            load_state(plan.model, state.best_weights)
+            return None
+        load_state(plan.model, state.weights())
+        return Note("last-instead-of-best", {"best_epoch": state.best.epoch or None, "step": state.step})
+    load_state(plan.model, state.weights())
+    return None
 
 
 def finish(
@@ -46,8 +53,12 @@ def finish(
     directory: Run,
     started: float,
     baseline: bool,
+    fallback: Note | None = None,
 ) -> dict[str, Any]:
-    """Score the test images, and write the model, the predictions and, last, the summary."""
+    """Score the test images, and write the model, the predictions and, last, the summary.
+
+    fallback   what `load_selected` returned
+    """
     model, batches = unwrap(plan.model), plan.batches
     accelerator = plan.accelerator
     objective = batches.objective
@@ -68,12 +79,12 @@ def finish(
         "epochs": state.step / batches.steps_per_epoch,
         "seconds": state.seconds,
         "images_per_second": state.step * batches.batch_size / max(state.seconds, 1e-9),
-        "selected": spec.recipe.select if plan.validation is not None else "last",
+        "selected": spec.recipe.select if plan.validation is not None and fallback is None else "last",
         "best_epoch": state.best.epoch or None,
         "validation_accuracy": state.best.accuracy if state.best.epoch else None,
         "class_weights": plan.class_weights is not None,
         "regularize": list(spec.recipe.regularize),
-        "notes": [note.to_dict() for note in (*directory.notes, *data.notes, *split.notes)],
+        "notes": [note.to_dict() for note in (*directory.notes, *data.notes, *split.notes, *((fallback,) if fallback else ()))],
     }
     summary["peak_memory"] = peak_memory(accelerator.device.type)
     summary["peak_memory_of"] = "the GPU" if accelerator.device.type == "cuda" else "the process"

@@ -133,13 +133,15 @@ def run_missing(
 
 
 def validation_accuracy(store: Store, run: PlannedRun) -> float | None:
-    """The accuracy of a trial at its end, or at its best epoch where the recipe selects that; None if the trial failed."""
+    """The accuracy of a trial at its end, or at its best epoch where the model is that one; None if there is none."""
     if not store.finished(run.spec):
         return None
     directory = Run(store.folder(run.spec))
-    if run.spec.recipe.select == "best":
-        return float(directory.summary()["validation_accuracy"])
-    return float([row["val_accuracy"] for row in directory.metrics() if row.get("val_accuracy") is not None][-1])
+    summary = directory.summary()
+    if summary.get("selected") == "best":
+        return float(summary["validation_accuracy"])
+    measured = [float(row["val_accuracy"]) for row in directory.metrics() if row.get("val_accuracy") is not None]
+    return measured[-1] if measured else None
 
 
 def write_record(

@@ -1,18 +1,17 @@
 """Checkpoints that survive anything: written aside, synced, renamed, verified when read; the last good one is kept.
 
-    checkpoints/step-00001200/state.safetensors     weights, averaged weights, optimizer state
-    checkpoints/step-00001200/meta.json             step, best score so far, and the checksum of the tensors
-    checkpoints/best/                               the weights of the best epoch
+    checkpoints/step-00001200/state.safetensors     weights, averaged weights, weights of the best epoch, optimizer state
+    checkpoints/step-00001200/meta.json             step, and the best score so far
+    checkpoints/step-00001200/SHA256SUMS            the checksums of both
 
-A folder appears under its name only when it is complete: a kill or a power cut leaves a `.tmp` folder, which the next start
-removes. A damaged checkpoint is recognized by its checksum, and the one before it is used. Nothing is unpickled.
+A folder appears under its name only when it is complete: a kill or a power cut leaves a temporary folder, which the next
+start removes. A damaged checkpoint is recognized by its checksums, and the one before it is used. Nothing is unpickled.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,11 +24,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from softbias.errors import SoftbiasError, in_one_line
-from softbias.files import replacing_folder, sha256
+from softbias.files import remove_folder, replacing_folder, verify_checksums, write_checksums, write_text
+from softbias.models.weights import load_state
 from softbias.schema import from_plain
 from softbias.training.optim import ModelEma
 
 NAME = re.compile(r"step-(\d{8})")
+STATE, META = FILES = ("state.safetensors", "meta.json")
 
 
 class CheckpointError(SoftbiasError):
@@ -42,7 +43,7 @@ class AllCheckpointsDamagedError(CheckpointError):
 
 @dataclass(frozen=True)
 class Keep:
-    """Which checkpoints stay: always the last; the best epoch's weights; every K-th epoch's.
+    """Which checkpoints stay: always the last, with or without the best epoch's weights, and every K-th epoch's.
 
     >>> Keep.parse("last,best,every=10")
     Keep(best=True, every=10)
@@ -85,7 +86,6 @@ class Meta(TypedDict):
     """The meta.json of every checkpoint."""
 
     step: int
-    sha256: str
 
 
 class TrainingMeta(Meta):
@@ -101,8 +101,9 @@ class TrainingMeta(Meta):
 class State:
     """All that a step changes, and therefore all that a checkpoint holds.
 
-    sums      what the steps of the epoch under way returned (`step.step_names`)
-    seconds   time spent on steps
+    sums           what the steps of the epoch under way returned (`step.step_names`)
+    seconds        time spent on steps
+    best_weights   of the best epoch, in the memory of the CPU; empty where nobody asked for them
     """
 
     model: nn.Module
@@ -113,6 +114,7 @@ class State:
     step: int = 0
     seconds: float = 0.0
     best: Best = field(default_factory=Best)
+    best_weights: dict[str, Tensor] = field(default_factory=dict)
     scaler: Any = None
 
     def advance(self, seen: Tensor) -> None:
@@ -126,10 +128,15 @@ class State:
         """The weights that would be the model now: averaged, where the recipe averages."""
         return self.ema.tensors if self.ema else dict(self.model.state_dict())
 
+    def keep_best(self) -> None:
+        """Remember the weights as those of the best epoch."""
+        self.best_weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.weights().items()}
+
     def save(self, folder: Path) -> None:
         tensors = prefixed("model", self.model.state_dict())
         tensors |= prefixed("optimizer", flatten_optimizer(self.optimizer))
         tensors |= prefixed("ema", self.ema.tensors) if self.ema else {}
+        tensors |= prefixed("best", self.best_weights)
         tensors["sums"] = self.sums
         best = vars(self.best) if self.best.epoch else None
         meta = {"seconds": self.seconds, "total_steps": self.total_steps, "best": best}
@@ -137,37 +144,44 @@ class State:
             meta["scaler"] = self.scaler.state_dict()
         write(folder, self.step, tensors, meta)
 
-    def save_best(self, folder: Path) -> None:
-        write(folder, self.step, self.weights(), {}, name="best")
-
     def restore(self, folder: Path) -> list[str] | None:
         """Continue from the newest whole checkpoint; the names of damaged ones, or None where there is no checkpoint."""
-        clear_unfinished(folder)
         found = read_last(folder, TrainingMeta)
         if found is None:
             return None
         tensors, meta, damaged = found
-        self.model.load_state_dict(part("model", tensors))
+        try:
+            self.take(tensors, meta)
+        except (LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"the checkpoint of step {meta['step']} in {folder} does not fit this run: {in_one_line(error)}"
+            ) from error
+        return damaged
+
+    def take(self, tensors: Mapping[str, Tensor], meta: TrainingMeta) -> None:
+        """Become the state that a checkpoint holds."""
+        load_state(self.model, part("model", tensors))
         restore_optimizer(self.optimizer, part("optimizer", tensors))
         if self.ema:
-            for name, tensor in part("ema", tensors).items():
-                self.ema.tensors[name].copy_(tensor)
+            averaged = part("ema", tensors)
+            for name, tensor in self.ema.tensors.items():
+                tensor.copy_(averaged[name])
         self.sums.copy_(tensors["sums"])
         self.step, self.seconds, self.total_steps = meta["step"], meta["seconds"], meta["total_steps"]
         self.best = meta["best"] or Best()
+        self.best_weights = part("best", tensors)
         if self.scaler is not None and "scaler" in meta:
             self.scaler.load_state_dict(meta["scaler"])
-        return damaged
 
 
-def write(folder: Path, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, name: str | None = None) -> Path:
+def write(folder: Path, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
     """Write a checkpoint durably and return its folder; on any failure earlier ones are untouched."""
-    target = folder / (name or f"step-{step:08d}")
+    target = folder / f"step-{step:08d}"
     try:
         with replacing_folder(target) as temporary:
-            file = temporary / "state.safetensors"
-            save_file({key: tensor.detach().contiguous().cpu() for key, tensor in tensors.items()}, file)
-            (temporary / "meta.json").write_text(json.dumps({**meta, "step": step, "sha256": sha256(file)}, indent=1))
+            save_file({key: tensor.detach().contiguous().cpu() for key, tensor in tensors.items()}, temporary / STATE)
+            write_text(temporary / META, json.dumps({**meta, "step": step}, indent=1))
+            write_checksums(temporary, FILES)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
         raise CheckpointError(
             f"no checkpoint could be written to {folder} ({in_one_line(error)}); the earlier ones are intact: "
@@ -183,14 +197,10 @@ def listed(folder: Path) -> list[Path]:
 
 def read(path: Path, kind: Any = Meta) -> tuple[dict[str, Tensor], Any]:
     """The tensors and the meta data of a checkpoint, verified; `kind` is `Meta` or `TrainingMeta`."""
-    file = path / "state.safetensors"
     try:
-        meta = from_plain(kind, json.loads((path / "meta.json").read_text()), f"{path / 'meta.json'}")
-        if sha256(file) != meta["sha256"]:
-            raise CheckpointError(f"{path} is damaged: its checksum does not match")
-        return load_file(file), meta
-    except CheckpointError:
-        raise
+        verify_checksums(path, FILES)
+        meta = from_plain(kind, json.loads((path / META).read_text(encoding="utf-8")), f"{path / META}")
+        return load_file(path / STATE), meta
     except (OSError, ValueError, SafetensorError) as error:  # text that is not UTF-8, not JSON, or has other fields
         raise CheckpointError(f"{path} is damaged: {in_one_line(error)}") from error
 
@@ -198,7 +208,7 @@ def read(path: Path, kind: Any = Meta) -> tuple[dict[str, Tensor], Any]:
 def read_some(path: Path, names: Iterable[str]) -> dict[str, Tensor]:
     """The named tensors of a checkpoint that it has. No other is read, so the checksum is not verified."""
     try:
-        with safe_open(path / "state.safetensors", "pt") as file:
+        with safe_open(path / STATE, "pt") as file:
             kept = set(file.keys())
             return {name: file.get_tensor(name) for name in names if name in kept}
     except (OSError, SafetensorError) as error:
@@ -222,18 +232,12 @@ def read_last(folder: Path, kind: Any = Meta) -> tuple[dict[str, Tensor], Any, l
     return None
 
 
-def clear_unfinished(folder: Path) -> None:
-    """Remove the half-written checkpoint that a kill left. Only the process that trains may do so."""
-    for unfinished in folder.glob("*.tmp") if folder.is_dir() else ():
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
 def prune(folder: Path, keep: Keep, steps_per_epoch: int) -> None:
     """Remove checkpoints that `keep` does not name; the last two stay, so that there is one to fall back on."""
     for path in listed(folder)[:-2]:
         if not keep.keeps(int(path.name[5:]), steps_per_epoch):
             with suppress(OSError):
-                shutil.rmtree(path.rename(path.with_name(f"{path.name}.tmp")))  # renamed first: a kill leaves no half of it
+                remove_folder(path)
 
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

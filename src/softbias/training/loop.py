@@ -22,7 +22,7 @@ from torch import Tensor
 
 from softbias.environment import on_stop_signal
 from softbias.errors import SoftbiasError
-from softbias.files import write_text
+from softbias.files import sync, write_text
 from softbias.regularizers.attach import attached
 from softbias.training import checkpoint
 from softbias.training.acceleration import agreed
@@ -126,6 +126,8 @@ class Saver:
 
     def save(self) -> None:
         assert self.plan.folder is not None
+        if self.plan.metrics is not None and self.plan.metrics.is_file():
+            sync(self.plan.metrics)  # a checkpoint never outlives the rows before it
         self.state.save(self.plan.folder)
         checkpoint.prune(self.plan.folder, self.plan.keep, self.plan.batches.steps_per_epoch)
         self.saved = time.perf_counter()
@@ -155,8 +157,8 @@ def end_epoch(prepared: Prepared, epoch: Epoch, lr: float, meter: Meter) -> dict
         better = state.best.beaten_by(accuracy, loss)
         if better:
             state.best = Best(accuracy, loss, state.step, number)
-            if plan.folder and plan.keep.best and accelerator.is_main_process:
-                state.save_best(plan.folder)
+            if plan.keep.best or plan.recipe.select == "best":
+                state.keep_best()
         row |= {"val_accuracy": accuracy, "val_loss": loss, "best": better}
     plan.set_mode()
     if plan.metrics is not None and accelerator.is_main_process:
