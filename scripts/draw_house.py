@@ -3,8 +3,8 @@
     python scripts/draw_house.py [FILE]
 
 A row is a room, with the number of its modules that import from each column. Rooms stand in the order of the layers contract
-in pyproject.toml, the first floor first: all numbers stay left of the diagonal. The file also holds the pairs of rooms as text,
-so that a test can compare them with the source.
+in pyproject.toml, the first floor first: all numbers stay left of the diagonal. The file also holds the names of the rooms as
+text, so that a test can compare them with the contract.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def draw(path: Path) -> None:
     axes.set_aspect("equal")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    figure.savefig(path, metadata={"Software": None, "Description": json.dumps(sorted(counts))})
+    figure.savefig(path, metadata={"Software": None, "Description": json.dumps(names)})
 
 
 if __name__ == "__main__":
