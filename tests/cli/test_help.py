@@ -4,10 +4,14 @@ import json
 import resource
 import subprocess
 import sys
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
 from softbias.cli import COMMANDS, main
+from softbias.cli.compare import ReproduceOptions, StudyOptions
+from softbias.cli.fit import PretrainOptions, TrainingOptions
+from softbias.cli.study_options import CompareOptions
 from softbias.training.recipe import RECIPES, Recipe
 
 
@@ -65,3 +69,13 @@ def test_recipes_are_listed_and_one_is_printed_in_full(capsys):
     assert json.loads(capsys.readouterr().out)["quick"]["batch_size"] == RECIPES["quick"].batch_size
     assert main(["recipes", "quik"]) == 2
     assert "did you mean 'quick'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [TrainingOptions, PretrainOptions, CompareOptions, StudyOptions, ReproduceOptions])
+def test_the_choices_in_the_help_are_those_that_are_taken(options):
+    for name, hint in get_type_hints(options, include_extras=True).items():
+        kinds = [hint.__origin__, *get_args(hint.__origin__)] if hasattr(hint, "__metadata__") else []
+        taken = [get_args(kind) for kind in kinds if get_origin(kind) is Literal]
+        if taken:
+            (metavar,) = [one.metavar for one in hint.__metadata__ if getattr(one, "metavar", None)]
+            assert set(metavar.split("|")) == set(taken[0]), name

@@ -29,8 +29,9 @@ def make(root: Path, counts: dict[str, int], size: tuple[int, int] = (48, 40)) -
     return root
 
 
-def noted(data: Dataset, words: str) -> bool:
-    return any(words in text(note) for note in data.notes)
+def noted(data: Dataset, kind: str, **values: object) -> bool:
+    """Whether a note of this kind has these values."""
+    return any(note.kind == kind and values.items() <= note.values.items() for note in data.notes)
 
 
 def sizes(data: Dataset) -> dict[str, int]:
@@ -44,8 +45,8 @@ def test_a_flat_folder_is_split_stratified_seeded_and_says_so(tmp_path):
     assert data.images.shape == (60, 16, 16, 3)
     assert sizes(data) == {"train": 42, "val": 6, "test": 12}
     assert np.bincount(data.labels[data.splits["test"]]).tolist() == [4, 8]
-    assert noted(data, "made here with seed 0: 42 train, 6 val, 12 test; stratified")
-    assert noted(data, "pictures at 16 × 16, crop: ")
+    assert noted(data, "split-made", seed=0, counts={"train": 42, "val": 6, "test": 12}, groups=None)
+    assert noted(data, "pictures-at", height=16, width=16, resize_mode="crop")
     assert Path(data.files[0]).is_file()
     for index in (0, 25, 59):
         np.testing.assert_array_equal(data.images[index, 8, 8], np.array(Image.open(data.files[index]))[8, 8])
@@ -60,7 +61,7 @@ def test_given_splits_are_kept(tmp_path):
     )
     assert sizes(data) == {"train": 12, "val": 4, "test": 6}
     assert all("/test/" in data.files[index] for index in data.splits["test"])
-    assert not noted(data, "split")
+    assert not noted(data, "split-made")
 
 
 def test_train_and_test_without_val_stay_so(tmp_path):
@@ -71,13 +72,13 @@ def test_train_and_test_without_val_stay_so(tmp_path):
 def test_val_without_test_becomes_the_test_set(tmp_path):
     data = load_dataset(make(tmp_path / "set", {"train/a": 6, "train/b": 6, "val/a": 2, "val/b": 2}), img_size=8)
     assert sizes(data) == {"train": 12, "test": 4}
-    assert noted(data, "val is used as test")
+    assert noted(data, "val-serves-as-test")
 
 
 def test_train_alone_is_split(tmp_path):
     data = load_dataset(make(tmp_path / "set", {"train/a": 10, "train/b": 10}), img_size=8)
     assert sizes(data) == {"train": 14, "val": 2, "test": 4}
-    assert noted(data, "there is only train")
+    assert noted(data, "split-made", only_train_given=True)
 
 
 def test_groups_stay_whole(tmp_path):
@@ -87,7 +88,7 @@ def test_groups_stay_whole(tmp_path):
         split: {Path(data.files[index]).name.split("_")[0] for index in indices} for split, indices in data.splits.items()
     }
     assert sum(map(len, groups.values())) == 10
-    assert noted(data, "10 groups kept whole")
+    assert noted(data, "split-made", groups=10)
 
 
 def test_given_splits_that_tear_a_group_are_refused(tmp_path):
@@ -103,7 +104,7 @@ def test_a_csv_file_with_a_group_column(tmp_path):
     data = load_dataset(root / "list.csv", img_size=8, group_by="camera")
     assert len(data) == 40
     assert sum(sizes(data).values()) == 40
-    assert noted(data, "8 groups kept whole")
+    assert noted(data, "split-made", groups=8)
 
 
 def test_rows_without_a_split_beside_others_are_refused(tmp_path):
@@ -117,9 +118,9 @@ def test_rows_without_a_split_beside_others_are_refused(tmp_path):
 def test_a_manifest_keeps_the_split_whatever_the_seed_is_later(tmp_path):
     root = make(tmp_path / "set", {"a": 20, "b": 20})
     first = load_dataset(root, img_size=8, seed=3, manifest=tmp_path / "out" / "split.csv")
-    assert noted(first, "is written to")
+    assert noted(first, "split-written")
     second = load_dataset(root, img_size=8, seed=4, manifest=tmp_path / "out" / "split.csv")
-    assert noted(second, "is read from")
+    assert noted(second, "split-read")
     assert second.fingerprint() == first.fingerprint()
     listed = load_dataset(tmp_path / "out" / "split.csv", img_size=8)
     assert {Path(listed.files[index]).resolve() for index in listed.splits["test"]} == {
@@ -141,7 +142,7 @@ def test_broken_images_are_refused_by_name_or_skipped_and_counted(tmp_path):
     assert str(broken) not in data.files
     assert np.bincount(data.labels).tolist() == [19, 20]
     assert sum(sizes(data).values()) == 39
-    assert noted(data, "1 of 40 pictures cannot be read")
+    assert noted(data, "broken-pictures", count=1, total=40)
     for index in range(39):
         np.testing.assert_array_equal(data.images[index, 4, 4], np.array(Image.open(data.files[index]))[4, 4])
 
@@ -155,7 +156,9 @@ def test_a_class_whose_training_images_are_all_broken_is_refused(tmp_path):
 
 
 def test_a_class_that_is_never_tested_is_mentioned(tmp_path):
-    assert noted(load_dataset(make(tmp_path / "set", {"a": 20, "b": 1}), img_size=8), "test has no picture of b")
+    assert noted(
+        load_dataset(make(tmp_path / "set", {"a": 20, "b": 1}), img_size=8), "split-lacks-classes", split="test", classes=["b"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,7 +185,7 @@ def test_the_size_may_be_left_open_or_be_a_rectangle(tmp_path):
     root = make(tmp_path / "set", {"a": 6, "b": 6}, (100, 70))
     data = load_dataset(root)
     assert data.img_size == (64, 64)
-    assert noted(data, "img_size 64 chosen")
+    assert noted(data, "size-chosen", size=64)
     assert load_dataset(root, img_size=(16, 24)).img_size == (16, 24)
     with pytest.raises(ValueError, match="got 0"):
         load_dataset(root, img_size=0)
@@ -194,10 +197,10 @@ def test_arrays_keep_their_size_unless_another_is_asked_for(tmp_path):
     data = load_dataset(tmp_path / "set.npz")
     np.testing.assert_array_equal(data.images, images)
     assert sizes(data) == {"train": 28, "val": 4, "test": 8}
-    assert noted(data, "made here")
+    assert noted(data, "split-made")
     small = load_dataset(tmp_path / "set.npz", img_size=4, resize_mode="stretch")
     assert small.img_size == (4, 4)
-    assert noted(small, "resized from 8 × 12 to 4 × 4, stretch")
+    assert noted(small, "resized", before=[8, 12], after=[4, 4], resize_mode="stretch")
     assert abs(small.images.mean() - images.mean()) < 2
     with pytest.raises(ValueError, match="group_by cannot be used"):
         load_dataset(tmp_path / "set.npz", group_by="x")

@@ -43,7 +43,7 @@ def bench(
         img_size: Side of the image.
         batch: Images per step; chosen by the suite if not given.
         rounds: How often each is timed.
-        compile: Whether models are compiled by torch.compile; graphs: and replayed as CUDA graphs; both: off, and on.
+        compile: Whether torch.compile is used; graphs: on, with steps replayed as CUDA graphs; both: off, then on.
         device: cpu, cuda, or auto.
         json: Also write the rows, hardware and versions to this file.
     """

@@ -102,7 +102,7 @@ class ReproduceOptions(ExecutionOptions):
         Literal["smoke", "small", "paper"],
         flag(
             "smoke|small|paper",
-            "smoke: minutes on two CPU cores (if not given); small: hours on one GPU; paper: the original setting.",
+            "smoke (the default): minutes on two CPU cores; small: hours on one GPU; paper: the original setting.",
         ),
     ] = "smoke"
     arms: Annotated[

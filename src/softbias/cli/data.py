@@ -81,7 +81,7 @@ def in_lines(report: Report, most: int = 10) -> list[str]:
 
 
 def cache(clear: bool = False, json: bool = False) -> None:
-    """The folder and the size of the decoded pictures that are kept; $SOFTBIAS_CACHE names another folder.
+    """Show the folder of decoded pictures and its size, or clear it; $SOFTBIAS_CACHE names another folder.
 
     Args:
         clear: Remove them all; they are decoded again when they are needed.

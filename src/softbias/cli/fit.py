@@ -32,7 +32,7 @@ class TrainingOptions:
     ] = None
     model: Annotated[
         str | None,
-        flag("NAME", "Of `softbias models`, timm:NAME or hf:FOLDER; chosen to suit the pictures if not given."),
+        flag("NAME", "A name from `softbias models`, timm:NAME or hf:FOLDER; chosen to suit the pictures if not given."),
     ] = None
     recipe: Annotated[
         str | None,
@@ -42,32 +42,32 @@ class TrainingOptions:
             "--epochs 20 --flip 0 (--help-recipe shows all of them).",
         ),
     ] = None
-    seed: Annotated[int | None, flag("N", "Of weights, order and augmentation; 0 if not given.")] = None
+    seed: Annotated[int | None, flag("N", "Seed of weights, order and augmentation; 0 if not given.")] = None
     fraction: Annotated[
-        float | None, flag("SHARE", "Of the training pictures, such as 0.1; nested, the same of each class.")
+        float | None, flag("SHARE", "Share of the training pictures, such as 0.1; the same of each class, and nested.")
     ] = None
     out: Annotated[Path | None, flag("FOLDER", "Where the run goes; runs/<data>-<model>-<id> if not given.")] = None
     resume: Annotated[
         bool, switch("Continue a run that was stopped; starts one where there is none, and leaves a finished one alone.")
     ] = False
-    config: Annotated[Path | None, flag("FILE", "A run's config.yaml; what is given beside it wins.")] = None
+    config: Annotated[Path | None, flag("FILE", "A run's config.yaml; other options given here override it.")] = None
     source: Annotated[Path | None, flag("RUN", "Start from the model of another run, with a new head.", "from")] = None
     finetune: Annotated[
         Literal["linear", "full"] | None,
-        flag("probe|full", "With --from, --pretrained or --weights: the head only, or all."),
+        flag("linear|full", "With --from, --pretrained or --weights: train the head only, or all weights."),
     ] = None
-    pretrained: Annotated[bool, switch("timm's pretrained weights, over the network; for timm: models.")] = False
+    pretrained: Annotated[bool, switch("Fetch timm's pretrained weights over the network; for models named timm:NAME.")] = False
     weights: Annotated[Path | None, flag("FILE|FOLDER", "Weights to start from (safetensors).")] = None
     img_size: Annotated[int | None, flag("PIXELS", "Side of the pictures; chosen from their sizes if not given.")] = None
     resize_mode: Annotated[
         Literal["crop", "pad", "stretch"] | None,
-        flag("crop|pad|stretch", "What becomes of the aspect ratio; crop if not given."),
+        flag("crop|pad|stretch", "What happens to the aspect ratio; crop if not given."),
     ] = None
     group_by: Annotated[
         str | None, flag("REGEX|COLUMN", "Keep pictures with the same match, or the same value, in one split.")
     ] = None
     skip_broken: Annotated[bool, switch("Leave out pictures that cannot be read, and say how many.")] = False
-    data_dir: Annotated[Path | None, flag("FOLDER", "Where named sets lie; $SOFTBIAS_DATA if not given.")] = None
+    data_dir: Annotated[Path | None, flag("FOLDER", "The folder of named sets; $SOFTBIAS_DATA if not given.")] = None
     model_option: Annotated[
         tuple[str, ...],
         UseAppendAction,
@@ -78,7 +78,9 @@ class TrainingOptions:
         UseAppendAction,
         flag("KIND:layer=N,…", "A loss on attention maps, such as distance:layer=2,weight=0.01; repeatable."),
     ] = ()
-    minutes: Annotated[float | None, flag("M", "Time for training: the schedule is fitted to it.")] = None
+    minutes: Annotated[
+        float | None, flag("M", "Time limit of training in minutes; the schedule is shortened to end in time.")
+    ] = None
     keep: Annotated[str, flag("WHICH", "Checkpoints to keep: last, best, every=K; last,best if not given.")] = "last,best"
     probe_every: Annotated[
         int | None, flag("K", "Measure locality, gates and masks every K epochs, into probes/ of the run.")
@@ -89,7 +91,7 @@ class TrainingOptions:
     ] = "tensorboard"
     quiet: Annotated[bool, switch("Print the run's folder at the end, and nothing else.")] = False
     json: Annotated[bool, switch("Print a line of JSON per event.")] = False
-    baseline: Annotated[bool, switch("Do without the comparison with a logistic regression on pixels.")] = True
+    baseline: Annotated[bool, switch("Leave out the comparison with a logistic regression on pixels.")] = True
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def pretrain(
     *,
     line: Line = NO_LINE,
 ) -> int:
-    """Train without labels: which of four rotations a picture stands in (ARViT's pretext task).
+    """Train without labels: by which of four rotations a picture was turned (ARViT's pretext task).
 
     `softbias fit DATA --from RUN` then trains a classifier from it.
     """

@@ -126,7 +126,7 @@ def export(
     model: Annotated[str, Positional, flag("MODEL_OR_RUN", "The folder of a run or of a saved model.")],
     file: Annotated[Path | None, Positional, flag("FILE", "The file to write; model.onnx if not given.")] = None,
     /,
-    out: Annotated[Path | None, flag("FILE", "The same.")] = None,
+    out: Annotated[Path | None, flag("FILE", "Another way to name the file.")] = None,
 ) -> None:
     """Write a run's model, or a saved one, as ONNX: images (batch, 3, height, width), normalized, to logits."""
     if file is not None and out is not None:

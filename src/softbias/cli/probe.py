@@ -46,7 +46,8 @@ def probe(
 
     Each probe writes OUT/probes/NAME.csv, the same as .json, and figures; a short table is printed. A model whose weights were
     never trained is labeled "untrained" everywhere. `--probes all` takes every probe; `--probes profile` makes one page of
-    their most telling numbers. A probe that a model has nothing for (gates of a DeiT) is left out with a note.
+    their most telling numbers. A probe that cannot measure a model (gates of a DeiT) is
+    left out with a note.
 
       softbias probe runs/a runs/b --probes locality,gates --out analysis
       softbias probe runs/a --checkpoints --probes locality,gates,masks
@@ -57,9 +58,9 @@ def probe(
         data: Pictures; a run's own if not given.
         out: The folder for probes/.
         n: Number of pictures; if not given, each probe's own number (1,000, or 5,000 scenes).
-        seed: Of the choice of pictures, and of random changes to them.
+        seed: Seed of the choice of pictures, and of random changes to them.
         split: Part of the set.
-        checkpoints: Through training: at the start and at every checkpoint that the run kept.
+        checkpoints: Measure at the start and at every checkpoint that the run kept.
         backgrounds: Folder of pictures for the probe background; by default $SOFTBIAS_DATA/backgrounds, or else textures.
         data_dir: Folder of named sets.
         device: Where to compute.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WIDE = 1000  # columns of a file or pipe: one line per run
 State = Literal["finished", "running", "stopped", "failed"]
 Folders = Annotated[
-    tuple[Path, ...], Positional, flag("FOLDERS", "Of runs, stores or studies; runs/ and studies/*/ if not given.")
+    tuple[Path, ...], Positional, flag("FOLDERS", "Folders of runs, stores or studies; runs/ and studies/*/ if not given.")
 ]
 
 
@@ -43,10 +43,10 @@ def runs(
       softbias runs studies/fashion --model 'convit_*'
 
     Args:
-        data: Only of this set (a shell pattern).
-        model: Only of this model (a shell pattern).
-        arm: Only of this arm of a study (a shell pattern).
-        status: Only in this state.
+        data: Only runs on this set (a shell pattern).
+        model: Only runs of this model (a shell pattern).
+        arm: Only runs of this arm of a study (a shell pattern).
+        status: Only runs in this state.
         json: Print JSON instead of a table.
     """
     rows = [row for row in list_rows(folders) if matches(row, data=data, model=model, arm=arm, status=status)]
@@ -148,7 +148,7 @@ def diff(
     /,
     json: bool = False,
 ) -> None:
-    """Show what two runs differ in: settings, scores, versions and hardware.
+    """Show how two runs differ: in settings, scores, versions and hardware.
 
     Args:
         json: Print JSON instead of a table.
@@ -202,10 +202,10 @@ def delete(
       softbias runs delete 3f2a --yes
 
     Args:
-        data: All of this set (a shell pattern).
-        model: All of this model (a shell pattern).
-        arm: All of this arm of a study (a shell pattern).
-        status: All in this state.
+        data: All runs on this set (a shell pattern).
+        model: All runs of this model (a shell pattern).
+        arm: All runs of this arm of a study (a shell pattern).
+        status: All runs in this state.
         yes: Do not ask.
     """
     filters = {"data": data, "model": model, "arm": arm, "status": status}
@@ -250,9 +250,9 @@ def report(
         Path | None, flag("FOLDER", "Where to write; the run's or study's own folder if not given, and `report` for many runs.")
     ] = None,
 ) -> None:
-    """Write report.html: about one run its scores, classes and mistakes; about many runs, or a study, how they compare.
+    """Write report.html: the scores, classes and mistakes of one run, or a comparison of many runs or of a study.
 
-    The page about many comes with its charts as CSV and PNG and its tables as LaTeX under figures/.
+    A comparison also writes its charts (CSV, PNG) and its tables (LaTeX) to figures/.
     """
     if not runs:
         raise SoftbiasError("softbias report needs a run, a study's folder or folders of runs, but none was given")

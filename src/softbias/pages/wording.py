@@ -19,7 +19,7 @@ def model_chosen(
 ) -> str:
     if not divides:
         size = " × ".join(map(str, img_size))
-        return f"model {model}: no patch divides pictures of {size}, and a convolution needs none"
+        return f"model {model}: no patch size divides pictures of {size}, and a convolution needs no patches"
     if patch is not None:
         return f"model {model} with patches of {patch} ({tokens} tokens): on a CPU larger models take hours"
     return f"model {model}: on a GPU it trains in minutes, and its locality helps where pictures are few"
@@ -35,11 +35,11 @@ def recipe_chosen(
     images: int | None = None,
 ) -> str:
     if why == "paper":
-        return f"recipe {recipe}, as its paper has it"
+        return f"recipe {recipe}, as in its paper"
     text = f"recipe {recipe} with {epochs_in_words(epochs)}"
     if why == "time":
         changed = f", with lr {lr:g} and whole pictures instead of crops" if lr is not None else ""
-        return f"{text}: as many as a few minutes allow{changed}"
+        return f"{text}: as many epochs as a few minutes allow{changed}"
     if why == "images" and images is not None:
         return f"{text} in batches of {batch_size}: the model sees {images / 1e6:.1f} million pictures"
     return text
@@ -53,9 +53,9 @@ def training_time(seconds: float, longer_epochs: float | None = None, longer_sec
 
 
 def pretrained_weights(reachable: bool) -> str:
-    gain = "on a few thousand photographs that is usually the largest gain to be had, less so on pictures unlike photographs"
+    gain = "with a few thousand photographs they usually help most; with pictures unlike photographs they help less"
     if reachable:
-        return f"pretrained weights can be had (--model timm:deit_tiny_patch16_224 --pretrained --img-size 224): {gain}"
+        return f"pretrained weights are available (--model timm:deit_tiny_patch16_224 --pretrained --img-size 224): {gain}"
     return f"pretrained weights cannot be fetched now (no network); a file of them can be given with --weights: {gain}"
 
 
@@ -76,9 +76,9 @@ COPIES = {"exact": "exact copies", "near": "near copies (re-encoded, resized, or
 
 
 def split_made(seed: int, counts: Mapping[str, int], groups: int | None, only_train_given: bool) -> str:
-    begin = "there is only train, so it was split" if only_train_given else "the split was made here"
+    begin = "only train was given, so it was split" if only_train_given else "the split was made here"
     parts = ", ".join(f"{count} {split}" for split, count in counts.items())
-    how = "stratified by class" if groups is None else f"{groups} groups kept whole, as near to each class as they allow"
+    how = "stratified by class" if groups is None else f"{groups} groups kept whole, stratified by class as far as they allow"
     return f"{begin} with seed {seed}: {parts}; {how}"
 
 
@@ -111,14 +111,14 @@ READING: dict[str, Callable[..., str]] = {  # data/listing, arrays, sources, nam
     "pictures-without-class": lambda count, folder: f"{counted_images(count)} directly in {folder}, without a class: left out",
     "empty-folder": lambda folder: f"the folder {folder} has no pictures: left out",
     "other-files": lambda count, folder, suffixes: (
-        f"{count} files in {folder} whose suffix is not a picture's ({some(suffixes)}): left out"
+        f"{count} files in {folder} that are no pictures by their suffix ({some(suffixes)}): left out"
     ),
     "no-files": lambda count, named: (
         f"{count} entr{'y that is no file' if count == 1 else 'ies that are no files'}: left out: {some(named)}"
         + (f" and {count - len(named)} more" if count > len(named) else "")
     ),
     "classes-one-level-deeper": classes_deeper,
-    "classes-without-pictures": lambda classes: f"no picture shows {some(classes)}",
+    "classes-without-pictures": lambda classes: f"no picture belongs to {some(classes)}",
     "labels-renumbered": lambda count, first, last: f"the {count} labels that occur, {first} to {last}, are numbered from 0",
     "size-chosen": size_chosen,
     "broken-pictures": lambda count, total, kinds: (
@@ -150,9 +150,9 @@ SPLITTING: dict[str, Callable[..., str]] = {  # data/splits
     "split-read": lambda file: f"the split is read from {file}",
     "split-written": lambda file: f"the split is written to {file}",
     "split-lacks-classes": lambda split, classes: f"{split} has no picture of {some(classes)}",
-    "val-serves-as-test": lambda: "there is no test split, so val is used as test, for no choice",
+    "val-serves-as-test": lambda: "there is no test split, so val is used as test and takes part in no choice",
     "train-fraction": lambda count, fraction: f"{count:,} training pictures, {share(fraction)} of each class",
-    "val-from-train": lambda count: f"{count:,} of the training pictures are kept for choosing the best epoch",
+    "val-from-train": lambda count: f"{count:,} of the training pictures are set aside to choose the best epoch",
 }
 CHECKING: dict[str, Callable[..., str]] = {  # data/check
     "cannot-be-listed": lambda reason: str(reason),
@@ -168,7 +168,7 @@ CHECKING: dict[str, Callable[..., str]] = {  # data/check
         f"{counted_images(count)} with {COPIES[copies]} in another class: one label is wrong, or a picture shows both"
     ),
     "copies": lambda count, copies: (
-        f"{counted_images(count)} with {COPIES[copies]}: a random split would tear them apart; remove or group them"
+        f"{counted_images(count)} with {COPIES[copies]}: a random split would separate them; remove or group them"
     ),
     "copies-in-one-split": lambda count, copies: f"{counted_images(count)} with {COPIES[copies]} in the same split",
 }
@@ -198,7 +198,7 @@ WORDING: dict[str, Callable[..., str]] = {
     "img-size-chosen": lambda img_size, images, side: (
         f"img_size {img_size}: on a CPU {images:,} pictures of {side} pixels would take too long"
     ),
-    "images-learned-from": lambda count, of: f"{count:,} of these {of:,} pictures were learned from, so this is no test",
+    "images-learned-from": lambda count, of: f"the model was trained on {count:,} of these {of:,} pictures, so this is no test",
     "training-time": training_time,
     "pretrained-weights": pretrained_weights,
 }

@@ -2,7 +2,7 @@
 
 1. With one seed per arm nothing is claimed, not even which arm is ahead.
 2. With two seeds the differences are stated with their intervals, but none is called supported: a spread that is estimated
-   from two numbers has one degree of freedom, and a t test that rests on it is a lottery.
+   from two numbers has one degree of freedom, and a t test with it is unreliable.
 3. With three or more seeds a difference counts as supported if both sources of variation agree: the paired t test over
    seeds gives p < 0.05 after Holm's correction over all comparisons of the study, and the 95 % interval of the paired
    bootstrap over test images leaves out zero (where the runs have predictions).
@@ -23,8 +23,8 @@ ALPHA = 0.05
 LEAST_SEEDS = 3
 RULES = (
     "With one seed per model nothing is claimed, not even which is ahead.",
-    "With two seeds differences are stated with their intervals, but none is called supported: the spread of two numbers "
-    "says too little.",
+    "With two seeds differences are stated with their intervals, but none is called supported: two numbers "
+    "estimate a spread poorly.",
     "With three or more seeds a difference counts as supported if both sources of variation agree: the paired t test over "
     "seeds has p < 0.05 after Holm’s correction over all comparisons of the study, and the 95 % interval over test pictures "
     "leaves out zero.",

@@ -62,7 +62,7 @@ class Pane {
     this.over = make("fieldset", { class: "over" });
     this.big = make("p", { class: "big" });
     this.truth = make("p", { class: "truth" });
-    this.classes = make("div", { class: "classes", role: "group", "aria-label": "Classes; choose one to ask what speaks for it" });
+    this.classes = make("div", { class: "classes", role: "group", "aria-label": "Classes; choose one to see the evidence for it" });
     this.notes = make("div");
     this.layerSlider = make("input", { type: "range", min: 0, step: 1, "aria-label": "Layer", oninput: () => this.chooseLayer(Number(this.layerSlider.value)) });
     this.layerName = make("output");
@@ -185,7 +185,7 @@ class Pane {
     this.classes.replaceChildren(...look.classes.slice(0, 6).map(({ number, name, p }) => {
       const bar = make("i");
       bar.style.setProperty("--p", `${Math.max(0.5, 100 * p)}%`);
-      return make("button", { type: "button", class: "class", "aria-pressed": number === look.target, title: `What speaks for ${name}?`,
+      return make("button", { type: "button", class: "class", "aria-pressed": number === look.target, title: `Show the evidence for ${name}`,
         onclick: () => { this.target = number; this.show(); } }, make("span", {}, name), make("b", {}, percent(p)), bar);
     }));
     this.notes.replaceChildren(...look.notes.map((note) => make("p", { class: "note" }, note)));
@@ -268,7 +268,7 @@ class Pane {
         drawMap(canvas, rows[head], grid, most || largest(rows[head]), query);
         const peak = rows[head].reduce((best, value, at, all) => Math.abs(value) > Math.abs(all[best]) ? at : best, 0);
         canvas.setAttribute("aria-label", `Layer ${layer.layer}, head ${head}: most at row ${Math.floor(peak / grid[1])}, column ${peak % grid[1]}`);
-        canvas.title = `layer ${layer.layer}, head ${head}: at most ${rows[head][peak].toPrecision(2)}`;
+        canvas.title = `layer ${layer.layer}, head ${head}: largest value ${rows[head][peak].toPrecision(2)}`;
       };
       this.lines[index].cells.forEach(draw);
       if (index === this.layer) this.large.forEach(draw);
@@ -336,7 +336,7 @@ function showWhere() {
   byId("where").textContent = pane ? where + what : where;
 }
 
-// What no model here has cannot be chosen.
+// A choice that no model here offers is disabled.
 function offer() {
   const layers = panes.flatMap(({ look }) => look ? look.layers : []);
   for (const [name, value, has] of [["from", "token", layers.some(({ token }) => token)], ["what", "bias", layers.some(({ bias }) => bias)]]) {
@@ -377,7 +377,7 @@ async function upload(file) {
   if (!file) return;
   alertUser("");
   try {
-    if (file.size > 16 * 2 ** 20) throw new Error("a picture may have 16 MB");
+    if (file.size > 16 * 2 ** 20) throw new Error("a picture may have at most 16 MB");
     const type = file.type.startsWith("image/") ? file.type : "application/octet-stream";
     const { id } = await (await ask("/api/pictures", { method: "POST", body: file, headers: { "content-type": type } })).json();
     view.uploads = [...view.uploads, id].slice(-24);
@@ -407,7 +407,7 @@ async function drawTraining() {
   const addresses = ["/api/charts", ...gated.map(({ model, checkpoint }) => `/api/charts?model=${model}${checkpoint === null ? "" : `&checkpoint=${checkpoint}`}`)];
   const charts = await Promise.all(addresses.map(async (address) => (await ask(address)).text()));
   byId("charts").replaceChildren(document.createRange().createContextualFragment(charts.join("")));
-  byId("training-text").textContent = byId("charts").children.length ? "Lines: training, on augmented pictures; with markers: validation." : "These runs have no metrics.";
+  byId("training-text").textContent = byId("charts").children.length ? "Plain lines: training, on augmented pictures. Lines with markers: validation." : "These runs have no metrics.";
   const found = await Promise.all(runs.map(async (run) => ({ ...run, ...await training(run.number) })));
   byId("reports").replaceChildren(...found.map(({ name, number, test, report }) => {
     const score = test ? ` ${percent(test.accuracy)} of ${test.n.toLocaleString("en")} test pictures (95 % interval ${percent(test.accuracy_interval[0])} to ${percent(test.accuracy_interval[1])}).` : "";
@@ -459,7 +459,7 @@ function listen() {
 async function begin() {
   state = await (await ask("/api/state")).json();
   byId("data-name").textContent = `${state.data.name}, ${state.data.pictures.toLocaleString("en")}`;
-  byId("about").textContent = `softbias ${state.version}. This page answers only this machine.`;
+  byId("about").textContent = `softbias ${state.version}. Only this machine can open this page.`;
   drawThumbs();
   listen();
   await addPane(0).show();

@@ -166,9 +166,9 @@ def pretraining(folder: Path) -> list[Measurement]:
             series.append(Series("line", arm, line["epoch"].tolist(), line[column].tolist(), number))
         charts.append(Chart("pretraining", title, series, Axis("epoch", whole=True), Axis(title), names=arms))
     about = (
-        "Which of four rotations: accuracy on held-out pictures where there are any, and the loss of the task on training "
-        "pictures without the regularizer's. First seed. The table has every seed, and of each regularizer its value and "
-        "`active`, the share of pictures on which it is not zero."
+        "The task is to tell by which of four rotations a picture was turned. Accuracy on held-out pictures where there are "
+        "any, and the loss of the task, without the regularizer, on training pictures; first seed. The table has every seed, "
+        "the value of each regularizer, and `active`, the share of pictures on which it is not zero."
     )
     picture = save(sheet(charts, width=4.4, height=3.3), folder / EXTRA, "pretraining")
     return [Measurement("Convergence of pre-training", about, (picture,), (write_table(table, folder, "pretraining"),))]

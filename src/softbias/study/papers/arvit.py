@@ -140,12 +140,13 @@ TABLE1 = NamedStudy(
 COST = NamedStudy(
     name="arvit-cost",
     title="ARViT: what a regularizer costs",
-    question="How much longer does a training step take with a distance or a similarity loss, and beside ViT-Tiny and ViT-B?",
+    question="How much longer does a training step take with a distance or a similarity loss? How long do ViT-Tiny "
+    "and ViT-B take?",
     source=f"{PAPER}: section 4.3, “Computational cost”: 16m44s per epoch without regularization, 18m20s with the distance "
     "loss, 18m44s with the similarity loss, 22m45s for ViT-Tiny, 1h49m12s for ViT-B.",
     can="the time of a training step of all five, taken side by side, and speed and memory under the real training loop.",
-    cannot="the document's minutes, which are of four GTX 2080 Ti: compare ratios to the base. All five share the base's "
-    "batch here, and the similarity loss is timed on the base's width, so that the ratio is the loss's own.",
+    cannot="the document's minutes, measured on four GTX 2080 Ti: compare ratios to the base. Here all five have the base's "
+    "batch, and the similarity loss is timed on the base's width, so that the ratio shows the loss alone.",
     build=cost,
     beside=tuple(
         number("imagenet", arm, seconds, "ARViT, section 4.3: seconds per epoch", metric="epoch seconds")

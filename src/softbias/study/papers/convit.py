@@ -112,8 +112,8 @@ SAMPLE_EFFICIENCY = NamedStudy(
     question="How much does ConViT gain over DeiT when only 5, 10, 30, 50 or 100 % of the training pictures are used?",
     source=f"{PAPER}: table “Sample efficiency” (train size 5, 10, 30, 50, 100 %; DeiT and ConViT, top-1 and top-5).",
     can=f"both curves, top-1, top-5 and the relative gap, at equal steps, with {DEIT_RECIPE} at paper scale.",
-    cannot="whether the original took equal steps or equal epochs at a smaller part (we read: equal steps), nor its draw "
-    "of the smaller parts: ours are stratified and nested. The slides print one run per cell, without an interval.",
+    cannot="whether the original took equal steps or equal epochs with less data (we assume equal steps), nor how it drew "
+    "the smaller parts: ours are stratified and nested. The slides print one run per cell, without an interval.",
     build=sample_efficiency,
     published=tuple(
         number("imagenet", arm, value, f"ConViT, table “Sample efficiency”, {arm}-S", train_fraction=fraction, metric=metric)
@@ -129,7 +129,7 @@ SIZES = NamedStudy(
     question="Does ConViT stay ahead of DeiT from 6 to 152 million parameters, and what does it cost in speed?",
     source=f"{PAPER}: table “Results” (Ti to B+; heads, width, size, flops, speed, top-1, top-5).",
     can="all twelve models with their widths and heads, their accuracy under one recipe, and their speed here.",
-    cannot="the slides' speeds, which are of a Quadro GP100 at batch 128: compare ratios, not images per second. The DeiT "
+    cannot="the slides' speeds, measured on a Quadro GP100 at batch 128: compare ratios, not images per second. The DeiT "
     "numbers of Ti, S and B are quoted there from DeiT's authors, so they are not from the same training.",
     build=sizes,
     published=tuple(

@@ -35,7 +35,7 @@ def cifar10(scale: Scale) -> StudySpec:
     notes: tuple[str, ...] = (LOCAL,)
     if scale == "small":
         notes += (
-            "Small scale: our recipe for small sets, because a largest learning rate of 1e-5 leaves models half trained.",
+            "Small scale: our recipe for small sets, because with a largest learning rate of 1e-5 models stay half trained.",
         )
     return study(scale, ("cifar10",), arms, recipe, notes=notes)
 
@@ -80,12 +80,12 @@ CIFAR10 = NamedStudy(
 COMBINED = NamedStudy(
     name="eth-combined",
     title="ETH: four pictures in one",
-    question="How many of four classes in one picture do models name that were trained on single objects?",
+    question="A model is trained on single objects. How many of four classes in one picture does it name?",
     source=f"{PAPER}: section 3.2 and Table 2, “Top 4 Matching for each model on the combined dataset”: random 1.6, "
     "ResNet50 2.09, ViT 1.93, Local ViT 2.13.",
     can="the mean and the histogram of Top-4 matching on the runs of eth-cifar10, for both ways in which a larger picture "
     "can enter a model (resize, native), with intervals over at least 5,000 scenes (fewer at smoke scale) and over seeds.",
-    cannot=f"which entry the document used, {UNKNOWN} Its means are of 100 scenes (standard error about 0.08).",
+    cannot=f"which entry the document used, {UNKNOWN} Its means are over 100 scenes (standard error about 0.08).",
     build=on_the_same_runs,
     beside=tuple(
         number("cifar10", arm, value, f"ETH, Table 2: mean Top 4 Matching of {name}", metric="top-4 matching")
@@ -103,7 +103,7 @@ BACKGROUND = NamedStudy(
     can="the accuracy on pictures pasted at a random position of a background four times their side, on the runs of "
     "eth-cifar10, for both entries, with intervals over at least 5,000 scenes (fewer at smoke scale) and over seeds.",
     cannot=f"the document's twenty backgrounds (ours are those of $SOFTBIAS_DATA/backgrounds, or generated textures), "
-    f"which entry it used, {UNKNOWN} Its accuracies are of 200 scenes (standard error about 2.5 points).",
+    f"which entry it used, {UNKNOWN} Its accuracies are over 200 scenes (standard error about 2.5 points).",
     build=on_the_same_runs,
     beside=tuple(
         number("cifar10", arm, value, f"ETH, Table 3: accuracy of {name}, percent", metric="background accuracy")

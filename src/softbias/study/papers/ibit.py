@@ -99,11 +99,11 @@ IMAGENET = NamedStudy(
 ABLATION = NamedStudy(
     name="ibit-ablation",
     title="IBiT: mask × CutMix",
-    question="What do learned masks give, and what does leaving out CutMix give?",
+    question="How much do learned masks help, and how much does it help to leave out CutMix?",
     source=f"{PAPER}: Table 4, “Ablation Configurations”: A masks without CutMix 74.2, B masks with CutMix 72.2, C (DeiT) "
     "no masks with CutMix 71.5.",
-    can="the whole 2 × 2, with the cell that the document lacks (no mask, no CutMix), everything else equal.",
-    cannot="the document's cell C as it was trained: that had mixup as well, and stochastic depth on the feed-forward part.",
+    can="all four cells, also the one that the document lacks (no mask, no CutMix), everything else equal.",
+    cannot="the document's cell C as it was trained: it also had mixup, and stochastic depth on the feed-forward part.",
     build=ablation,
     published=(
         number("imagenet", "mask, no CutMix", 74.2, "IBiT, Table 4, A"),
@@ -119,7 +119,7 @@ SCALING = NamedStudy(
     source=f"{PAPER}: Figure 4, “Training and Scaling Curves”; numbers from the logs of its release.",
     can="both curves at 5, 25 and 100 % of the data, at equal epochs.",
     cannot="the budget of the original, which it does not state: equal epochs is our reading of 17 % at 5 % of the data. "
-    "The logs are of the released models, which are neither the document's IBiT nor DeiT (positions, residual, weight "
+    "The logs belong to the released models, which differ from the document's IBiT and DeiT (positions, residual, weight "
     "decay).",
     build=scaling,
     published=tuple(
@@ -136,7 +136,7 @@ DEPTH = NamedStudy(
     source=f"{PAPER}: section 6.1: “This motivates the idea that learned masks may not even be needed in later layers, "
     "though we leave further architectural modifications to future work.”",
     can="accuracy with masks in the first k blocks, everything else equal.",
-    cannot="a comparison: the document conjectures this and measured only masks in all blocks.",
+    cannot="a comparison with the document, which conjectures this and measured only masks in all blocks.",
     build=depth,
     published=(number("imagenet", "masks in 12 of 12", 74.2, "IBiT, Table 3"),),
 )

@@ -44,7 +44,7 @@ def notices(material: Material) -> list[str]:
     without = [data for data in material.sets if data not in published]
     if foreign and without:
         found.append(
-            f"The published numbers are of {listed(foreign)}, ours of {listed(without)}: they stand side by side, but "
+            f"The published numbers are for {listed(foreign)}, ours for {listed(without)}: they stand side by side, but "
             "cannot be compared."
         )
     found += below_baseline(material)
@@ -54,7 +54,7 @@ def notices(material: Material) -> list[str]:
     left_out = len(material.frame[~material.frame["pretext"].astype(bool)]) - len(material.runs)
     if left_out > 0:
         verb = "are" if left_out > 1 else "is"
-        found.append(f"{count(left_out, 'finished run')} {verb} left out: without a test score, or repeated.")
+        found.append(f"{count(left_out, 'finished run')} {verb} left out: without a test score, or a repetition.")
     return found
 
 
@@ -72,7 +72,7 @@ def below_baseline(material: Material) -> list[str]:
             below = below if len(below) < 4 else [below[0], f"so on to {below[-1]}"]
             found.append(
                 f"On {data} the best model is below a logistic regression on raw pixels, {listed(below)}: these models were "
-                "trained for too short a time, or on too few pictures, and their differences may not hold where they do better."
+                "trained too briefly, or on too few pictures, and their differences may not hold after better training."
             )
     return found
 
