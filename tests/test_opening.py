@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import softbias
-from softbias.app.server import describe_state
+from softbias.app.answers import describe_state
 from softbias.app.state import AppState
 from softbias.cli import main
 from softbias.models import create_model

@@ -24,6 +24,7 @@ VARIABLES: dict[str, str] = {
     "SOFTBIAS_DATA": "folder of the named data sets and of `backgrounds/`",
     "SOFTBIAS_CACHE": "folder of decoded pictures",
     "SOFTBIAS_CHECKPOINT_SECONDS": "seconds between two checkpoints, for machines that may be taken away",
+    "SOFTBIAS_TOKEN": "the token of `softbias app`'s address; without it, or `--token`, each start makes a new one",
     "SOFTBIAS_DEBUG": "if set, a user's mistake shows its traceback, too",
     "HF_HUB_OFFLINE": "1: no weights are fetched from Hugging Face, and the network is not tried",
     "RANK": "number of this process among those of torchrun; the first one prints",

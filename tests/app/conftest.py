@@ -7,14 +7,16 @@ import io
 import json
 import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from softbias.app.server import bind, make_server
+from softbias.app.safety import Access
+from softbias.app.serving import bind, make_server
 from softbias.app.state import AppState
 from softbias.cli import main
 from softbias.runs import automatic
@@ -57,11 +59,16 @@ def app_state(run) -> AppState:
 class Address:
     """Where the server listens, and ways to talk to it."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, port: int, access: Access) -> None:
+        self.port, self.access = port, access
         self.url = f"http://127.0.0.1:{port}"
+        self.cookie = f"softbias-{port}={access.cookie}"
 
     def ask(self, path, method="GET", body=None, headers=None) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of a request, with the headers given and our cookie."""
+        return self.ask_bare(path, method, body, {"Cookie": self.cookie, **(headers or {})})
+
+    def ask_bare(self, path, method="GET", body=None, headers=None) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of a request, with exactly the headers given."""
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
             connection.request(method, path, body, headers or {})
@@ -78,16 +85,21 @@ class Address:
 
 
 @pytest.fixture(scope="session")
-def served(app_state) -> Address:
+def served(app_state) -> Iterator[Address]:
+    with serving(app_state) as address:
+        yield address
+
+
+@contextmanager
+def serving(app_state: AppState, access: Access | None = None) -> Iterator[Address]:
     """The real server in a thread, on a free port of 127.0.0.1."""
-    listener = bind(0)
-    port = listener.getsockname()[1]
-    server = make_server(app_state, port)
+    access, listener = access or Access(), bind(0)
+    server = make_server(app_state, access)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.02)
-    yield Address(port)
+    yield Address(listener.getsockname()[1], access)
     server.should_exit = server.force_exit = True  # a browser may keep its connection open
     thread.join(10)
     listener.close()

@@ -19,7 +19,7 @@ class View:
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(served.url)
+        self.page.goto(f"{served.url}/?token={served.access.token}")
         self.page.wait_for_selector("html[data-ready]", timeout=30_000)
 
     def wait_until_idle(self):

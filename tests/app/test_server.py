@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import softbias
-from softbias.app.server import bind
+from softbias.app.serving import bind
 from softbias.cli import main
 
 
@@ -86,7 +86,6 @@ def test_a_taken_port_and_missing_models_are_one_line(capsys, tmp_path):
     assert main(["app", "convit_nano", "--port", "70000"]) == 2
     assert "from 0 (any free one) to 65535" in capsys.readouterr().err
     listener = bind(0)
-    listener.listen()
     with pytest.raises(ValueError, match="not available"):
         bind(listener.getsockname()[1])
     listener.close()

@@ -6,11 +6,20 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
+from softbias.app.safety import Access
 from softbias.app.server import make_app
 from softbias.app.state import AppState, runs_in
 from softbias.models import create_model
 from softbias.runs.opening import open_classifier
 from softbias.runs.run import Run
+
+ACCESS = Access()
+
+
+def client(state):
+    """Somebody who knows the token; an exception of the server would be an answer of 500."""
+    cookies = {"softbias-80": ACCESS.cookie}
+    return TestClient(make_app(state, ACCESS), base_url="http://localhost", cookies=cookies, raise_server_exceptions=False)
 
 
 def test_a_damaged_checkpoint_is_refused_and_the_others_live(run, monkeypatch, tmp_path):
@@ -29,7 +38,7 @@ def test_a_damaged_checkpoint_is_a_sentence_for_the_page_and_not_an_error_of_the
     monkeypatch.setenv("SOFTBIAS_CACHE", str(run.parent / "cache"))
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
-    app = TestClient(make_app(AppState([copy]), 80), base_url="http://localhost", raise_server_exceptions=False)
+    app = client(AppState([copy]))
     damaged = sorted((copy / "checkpoints").glob("step-*"))[0] / "state.safetensors"
     damaged.write_bytes(b"garbage")
     answer = app.get("/api/explanation?model=0&checkpoint=1&picture=d0")

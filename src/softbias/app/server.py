@@ -1,4 +1,4 @@
-"""The page's server: small answers in JSON, maps as raw float32, on 127.0.0.1 alone.
+"""The page's requests and their answers: small ones in JSON, maps as raw float32.
 
     GET  /                      the page, with /page/app.js and the others
     GET  /api/state             models with their checkpoints, the number of pictures, notes
@@ -17,17 +17,12 @@ something that is not there, 409 for files that cannot be read (a damaged checkp
 from __future__ import annotations
 
 import re
-import socket
-import threading
-import webbrowser
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-import uvicorn
-from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -35,16 +30,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from softbias._version import __version__
+from softbias.app.answers import describe_explanation, describe_state, maps_of
 from softbias.app.charts import gates_chart, training_charts
-from softbias.app.safety import REPORT_POLICY, Guard
+from softbias.app.safety import PAGE_POLICY, Access, Guard
 from softbias.app.state import AppState, NotFoundError, RequestError
 from softbias.data.decode import BrokenImageError
 from softbias.errors import SoftbiasError, in_one_line
 from softbias.explanations.explanation import Explanation
-from softbias.explanations.figure import TITLES
 from softbias.pages.html import render, script, style
-from softbias.pages.wording import text
 
 MAX_UPLOAD = 16 * 2**20  # bytes
 PAGE = {"app.js": "text/javascript", "maps.js": "text/javascript", "style.css": "text/css"}
@@ -53,8 +46,8 @@ NUMBER = re.compile(r"0|[1-9]\d{0,8}")
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def make_app(state: AppState, port: int) -> Any:
-    """The ASGI application; `port` is part of the addresses it answers under."""
+def make_app(state: AppState, access: Access) -> Any:
+    """The ASGI application."""
 
     gates_read: dict[int, list[dict[str, Any]]] = {}  # of each model, once they have been drawn
 
@@ -125,7 +118,7 @@ def make_app(state: AppState, port: int) -> Any:
         path = state.model(checked_number("model", request.path_params["number"])).report
         if path is None:
             raise NotFoundError("this model has no report")
-        return FileResponse(path, media_type="text/html", headers={"content-security-policy": REPORT_POLICY})
+        return FileResponse(path, media_type="text/html", headers={"content-security-policy": PAGE_POLICY})
 
     def explained(request: Request) -> Explanation:
         picture = request.query_params.get("picture", "")
@@ -156,7 +149,7 @@ def make_app(state: AppState, port: int) -> Any:
         },
     )
     app.router.redirect_slashes = False
-    return Guard(app, port)
+    return Guard(app, access)
 
 
 def refused(status: int, text: str, headers: Any = None) -> JSONResponse:
@@ -197,13 +190,6 @@ def parse_query(request: Request, explanation: Explanation) -> tuple[int, int] |
     return divmod(number, grid.width)
 
 
-def maps_of(explanation: Explanation, query: tuple[int, int] | None) -> list[NDArray[np.float32]]:
-    """The attention of a patch in every layer, then the biases around it; None: the attention of the class token."""
-    if query is None:
-        return list(explanation.class_token_attention().values())
-    return [*explanation.attention_from(query).values(), *explanation.bias_from(query).values()]
-
-
 async def read_body(request: Request) -> bytes:
     """The body, up to the limit. A stated length over the limit is refused at once; the real length is counted anyway."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
@@ -218,113 +204,3 @@ async def read_body(request: Request) -> bytes:
         if len(content) > MAX_UPLOAD:
             raise HTTPException(413, f"a picture may have {MAX_UPLOAD // 2**20} MB")
     return bytes(content)
-
-
-def describe_state(state: AppState) -> dict[str, Any]:
-    return {
-        "version": __version__,
-        "notes": [text(note) for note in state.notes],
-        "data": {"name": state.data.name, "pictures": len(state.order)},
-        "models": [
-            {
-                "name": name,
-                "architecture": getattr(model.classifier.model, "name", None) or type(model.classifier.model).__name__,
-                "weights": model.classifier.weights,
-                "img_size": model.classifier.img_size,
-                "run": model.run is not None,
-                "finished": model.run is None or model.run.finished,
-                "checkpoints": model.steps(),
-                "report": model.report is not None,
-            }
-            for name, model in zip(state.names, state.models, strict=True)
-        ],
-    }
-
-
-def describe_explanation(explanation: Explanation) -> dict[str, Any]:
-    """All about an explanation but its maps."""
-    grid = next(iter(explanation.grids.values()), None)
-    order = np.argsort(-explanation.probabilities, kind="stable")[:10]
-    return {
-        "label": explanation.label,
-        "target": explanation.target,
-        "target_name": explanation.class_names[explanation.target],
-        "classes": [
-            {"number": int(k), "name": explanation.class_names[k], "p": float(explanation.probabilities[k])} for k in order
-        ],
-        "size": list(explanation.picture.shape[:2]),
-        "grid": None if grid is None else [grid.height, grid.width],
-        "layers": [
-            {
-                "layer": layer,
-                "kind": explanation.mechanisms.get(layer, ""),
-                "heads": len(found),
-                "signed": explanation.signed(layer),
-                "token": explanation.grids[layer].prefix > 0,
-                "gates": explanation.gates[layer].tolist() if layer in explanation.gates else None,
-                "bias": layer in explanation.bias,
-            }
-            for layer, found in explanation.maps.items()
-        ],
-        "relevance": [
-            {"method": name, "title": TITLES.get(name, name), "shape": list(found.shape), "values": finite(found)}
-            for name, found in explanation.relevance.items()
-        ],
-        "notes": [text(note) for note in explanation.notes],
-        "weights": explanation.weights,
-    }
-
-
-def finite(found: NDArray[np.float32]) -> list[float]:
-    values: list[float] = np.nan_to_num(found.astype(np.float64), posinf=0, neginf=0).round(7).flatten().tolist()
-    return values
-
-
-# Serving
-
-
-def bind(port: int | None) -> socket.socket:
-    """A socket on 127.0.0.1 at the given port; without one at the usual port, or at any free one."""
-    usual = 8017
-    for wanted in [port] if port is not None else [usual, 0]:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("127.0.0.1", wanted))
-            return listener
-        except OSError as error:
-            listener.close()
-            reason = error
-    raise SoftbiasError(f"port {port} is not available ({reason.strerror}); choose another --port, or none")
-
-
-def make_server(state: AppState, port: int) -> uvicorn.Server:
-    config = uvicorn.Config(
-        make_app(state, port),
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        ws="none",
-        lifespan="off",
-        limit_concurrency=64,
-        timeout_keep_alive=5,
-        timeout_graceful_shutdown=2,
-    )
-    return uvicorn.Server(config)
-
-
-def serve(state: AppState, *, port: int | None = None, browser: bool = True, display: Callable[[str], None] = print) -> None:
-    """Serve until Ctrl-C."""
-    listener = bind(port)
-    number = listener.getsockname()[1]
-    server = make_server(state, number)
-    address = f"http://127.0.0.1:{number}/"
-    display(f"{address}  (Ctrl-C ends it; only this machine can open it)")
-    if browser:
-        threading.Timer(0.5, webbrowser.open, [address]).start()
-    try:
-        server.run(sockets=[listener])
-    except KeyboardInterrupt:
-        pass
-    finally:
-        listener.close()

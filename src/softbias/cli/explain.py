@@ -118,13 +118,19 @@ def app(
         flag("DATA", "Pictures to show: a folder, a CSV file, arrays, or a set's name; the first run's own if not given."),
     ] = None,
     port: Annotated[int | None, flag("N", "Port to listen on; 8017, or any free port if that is taken.")] = None,
+    host: Annotated[
+        str, flag("ADDRESS", "Address to listen at; 0.0.0.0 in a container, so that other machines reach the page.")
+    ] = "127.0.0.1",
+    token: Annotated[
+        str | None, flag("TEXT", "The token of the page's address; $SOFTBIAS_TOKEN, or else a new one for each start.")
+    ] = None,
     no_browser: Annotated[bool, switch("Do not open a browser.")] = False,
     device: Literal["auto", "cpu", "cuda", "mps"] = "cpu",
 ) -> None:
     """Open a page on this machine: click a patch of a picture and see the attention of every head of every layer.
 
     Two models can stand side by side on the same picture, and a run can be seen at each of its checkpoints. Only this machine
-    can open the page, and the page makes no outside request.
+    can reach the page, only somebody who has the printed address with its token can open it, and it makes no outside request.
 
     Args:
         device: Where to compute.
@@ -133,12 +139,17 @@ def app(
         raise SoftbiasError("which models? softbias app RUNS_OR_MODELS…, for instance softbias app runs/*")
     if port is not None and not 0 <= port < 65536:
         raise SoftbiasError(f"--port takes a number from 0 (any free one) to 65535, but got {port}")
-    from softbias.app.server import serve
+    from softbias.app.safety import Access
+    from softbias.app.serving import bind, serve
     from softbias.app.state import AppState
-    from softbias.environment import find_device
+    from softbias.environment import find_device, variable
 
+    chosen = token if token is not None else variable("SOFTBIAS_TOKEN")
+    access = Access(host=host) if chosen is None else Access(chosen, host)
+    bind(port, host).close()  # an address that cannot be had is said before the models are read
     serve(
         AppState(sources, data, device=find_device(device)),
+        access,
         port=port,
         browser=not no_browser,
         display=lambda text: print(text, flush=True),

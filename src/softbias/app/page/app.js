@@ -457,9 +457,10 @@ function listen() {
 }
 
 async function begin() {
+  if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", location.pathname);  // the cookie has it now
   state = await (await ask("/api/state")).json();
   byId("data-name").textContent = `${state.data.name}, ${state.data.pictures.toLocaleString("en")}`;
-  byId("about").textContent = `softbias ${state.version}. Only this machine can open this page.`;
+  byId("about").textContent = `softbias ${state.version}. Only somebody who has its token can open this page.`;
   drawThumbs();
   listen();
   await addPane(0).show();
