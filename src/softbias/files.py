@@ -35,6 +35,8 @@ STALE = 3600.0  # seconds after which a temporary file belongs to nobody, even i
 SPECIAL = {
     stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device",
 }  # fmt: skip
+NOT_UTF8 = re.compile("[\udc80-\udcff]")  # as Python decodes bytes of a file name that are no UTF-8
+NEVER_TEXT = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # code points that no file name has and no encoding takes
 
 
 class DamagedError(SoftbiasError):
@@ -140,7 +142,19 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode("utf-8"))
+    """Text in UTF-8; parts of file names that are no UTF-8 are escaped, see `escaped`."""
+    write_bytes(path, escaped(text).encode("utf-8"))
+
+
+def escaped(text: str | Path) -> str:
+    """A name or a text that can be printed and written: bytes of a file name that are no UTF-8 are escaped.
+
+    >>> print(escaped(os.fsdecode(b"caf\\xe9.png")))
+    caf\\xe9.png
+    """
+    return NOT_UTF8.sub(
+        lambda found: ascii(os.fsencode(found[0]))[2:-1], NEVER_TEXT.sub(lambda found: ascii(found[0])[1:-1], str(text))
+    )
 
 
 def temporary_name(path: Path) -> Path:

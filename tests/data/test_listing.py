@@ -251,10 +251,13 @@ def test_a_table_that_is_not_utf8_says_so_where_it_matters(tmp_path):
     tree(tmp_path, "rosé/1.jpg", "dog/1.jpg")
     text = "path,label\nrosé/1.jpg,rose\ndog/1.jpg,dog\n"
     (tmp_path / "old.csv").write_bytes(text.encode("latin-1"))
-    with pytest.raises(
-        ValueError, match=r"1 of 2 pictures not found: ros.{1,3}/1\.jpg; the file is not in UTF-8: save it in UTF-8"
-    ):
+    with pytest.raises(ValueError, match=r"1 of 2 pictures not found: ros\\xe9/1\.jpg; the table is not in UTF-8: .*iconv"):
         list_csv(tmp_path / "old.csv")
+    (tmp_path / "labels.csv").write_bytes("path,label\n\ndog/1.jpg,dog\nrosé/1.jpg,".encode() + b"ros\xe9\n")
+    with pytest.raises(ValueError, match=r"labels\.csv, line 4: the label ros\\xe9 is not in UTF-8: .*iconv"):
+        list_csv(tmp_path / "labels.csv")
+    (tmp_path / "other.csv").write_bytes("path,label,by\nrosé/1.jpg,rose,".encode() + b"Ren\xe9\ndog/1.jpg,dog,X\n")
+    assert list_csv(tmp_path / "other.csv", group_by="by").class_names == ("dog", "rose")  # nothing writes this column
     (tmp_path / "excel.csv").write_bytes(text.encode("utf-16"))
     with pytest.raises(ValueError, match=r"excel\.csv is UTF-16: save it as CSV in UTF-8"):
         list_csv(tmp_path / "excel.csv")

@@ -42,6 +42,7 @@ def predict(
     if not files:
         raise SoftbiasError("which pictures? softbias predict MODEL FILES_OR_FOLDERS…")
     from softbias.environment import find_device
+    from softbias.files import escaped
     from softbias.runs.inference import find_image_files
     from softbias.runs.opening import find_run, open_classifier
 
@@ -56,13 +57,13 @@ def predict(
             count["broken" if row.error else "read"] += 1
             count["low"] += row.low
             if row.error:
-                print(f"softbias: {row.file}: {row.error}", file=sys.stderr)
+                print(f"softbias: {escaped(row.file)}: {row.error}", file=sys.stderr)
             yield row
 
     if out is None:
         for row in counted():
             if row.error is None:
-                print(f"{row.file}\t{row.label}\t{row.confidence:.3f}" + ("\tlow confidence" if row.low else ""))
+                print(f"{escaped(row.file)}\t{row.label}\t{row.confidence:.3f}" + ("\tlow confidence" if row.low else ""))
     else:
         write_predictions(out, counted(), classifier.output_names)
     total = f"{count['read']:,} pictures classified, {count['low']:,} of them below {threshold:g}"

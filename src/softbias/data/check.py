@@ -22,15 +22,16 @@ from numpy.typing import NDArray
 from softbias.data.arrays import is_array_folder, read_arrays
 from softbias.data.decode import BrokenImageError, Images, in_order, load, reason_of, require_bytes, resized
 from softbias.data.duplicates import SIDE, clusters, near_pairs, thumbnails
-from softbias.data.sources import read_listing
+from softbias.data.sources import read_listing, split_arrays, split_readable
 from softbias.data.splits import cut_groups, splits_of, without_split
 from softbias.errors import SoftbiasError
-from softbias.files import NotAFileError, open_regular
+from softbias.files import NotAFileError, escaped, open_regular
 from softbias.notes import Note
 
 LEAK = 0.01  # share of a held-out split that may be in another one byte for byte before its result means nothing
 IMBALANCE = 3.0
 FEW = 10  # training pictures of a class
+REFUSED = ("pictures-without-split", "groups-cut")  # training refuses these splits, and the report has named the files
 HELD_OUT = (("val", "train"), ("test", "train"), ("test", "val"))
 Pair = tuple[int, int]
 
@@ -103,7 +104,7 @@ def check(
         results.append(result)
         if progress:
             progress(len(results), len(listing))
-    names, split = listing.relative(), listing.split or [""] * len(listing)
+    names, split = [escaped(name) for name in listing.relative()], listing.split or [""] * len(listing)
     problems = unreadable(names, results)
     without = without_split(names, split)
     if without:
@@ -114,6 +115,10 @@ def check(
             problems.append(Problem("error", Note("groups-cut", {"count": len(cut), "total": total}), tuple(cut)))
     readable = [index for index, result in enumerate(results) if isinstance(result, Look)]
     looks = [result for result in results if isinstance(result, Look)]
+    found: list[Problem] = []
+    made: list[Note] = []
+    if readable and not any(problem.note.kind in REFUSED for problem in problems):
+        found, made = splitting(lambda: split_readable(listing, readable)[2])
     copies, notes = repeated(
         [names[index] for index in readable],
         listing.labels[readable],
@@ -123,7 +128,8 @@ def check(
     )
     modes = dict(Counter(look.mode for look in looks).most_common())
     about = (listing.name, listing.labels, listing.class_names, split)
-    return _report(*about, problems + copies, (*listing.notes, *notes), modes, _sizes([look.size for look in looks]))
+    everything = [*problems, *found, *copies]
+    return _report(*about, everything, (*listing.notes, *made, *notes), modes, _sizes([look.size for look in looks]))
 
 
 def _check_arrays(path: Path) -> Report:
@@ -134,9 +140,18 @@ def _check_arrays(path: Path) -> Report:
     digests = [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in data.images]
     names = [f"picture {index}" for index in range(len(data))]
     problems, notes = repeated(names, data.labels, split.tolist(), digests, thumbnails(data.images))
+    found, made = splitting(lambda: split_arrays(data, seed=0).notes)
     size = (data.img_size[1], data.img_size[0])
     about = (data.name, data.labels, data.class_names, split.tolist())
-    return _report(*about, problems, (*data.notes, *notes), {"array": len(data)}, {"all": size})
+    return _report(*about, [*found, *problems], (*(made or data.notes), *notes), {"array": len(data)}, {"all": size})
+
+
+def splitting(split: Callable[[], Sequence[Note]]) -> tuple[list[Problem], list[Note]]:
+    """The splits as training would make them: an error where it would refuse, and the notes."""
+    try:
+        return [], [note for note in split() if note.kind != "split-made"]  # nothing is split here
+    except SoftbiasError as error:
+        return [Problem("error", Note("cannot-be-split", {"reason": str(error)}))], []
 
 
 def _look(file: Path) -> Look | BrokenImageError:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from softbias.data.folders import FolderWalk, natural
 from softbias.errors import SoftbiasError
+from softbias.files import escaped
 from softbias.notes import Note
 
 OTHER_SUFFIXES = frozenset(
@@ -172,7 +173,7 @@ def _classes(root: Path, folders: Sequence[Path], walk: FolderWalk, notes: list[
             holds = f"it holds {some([f'{n} {suffix}' for suffix, n in unknown.items()])}" if unknown else "it is empty"
             raise SoftbiasError(f"the class folder {folder} has no pictures, {holds}: remove it, or put pictures in")
         files += found
-        classes += [unicodedata.normalize("NFC", folder.name)] * len(found)
+        classes += [escaped(unicodedata.normalize("NFC", folder.name))] * len(found)
     if others:
         notes.append(Note("other-files", {"count": others.total(), "folder": str(root), "suffixes": sorted(others)}))
     if len(set(classes)) == 1 and walk.entries(folders[0])[0]:

@@ -28,7 +28,7 @@ from softbias.data.decode import check_resize_mode, heif_available
 from softbias.data.listing import Listing, counted_images, list_folder, some
 from softbias.data.named import height_and_width, list_datasets, load_named
 from softbias.data.packs import resized_set
-from softbias.data.splits import Indices, complete_splits, cut_groups, group_of, splits_of, without_split
+from softbias.data.splits import Indices, complete_splits, cut_groups, group_of, require_usable, splits_of, without_split
 from softbias.data.tables import TABLES, list_csv, recall_splits, write_manifest
 from softbias.errors import SoftbiasError
 from softbias.files import open_regular
@@ -126,9 +126,7 @@ class Source:
         if self.listing is None:
             if manifest is not None:
                 raise SoftbiasError(f"{self.path}: arrays have no file names, so a manifest cannot be used")
-            data = resized_set(read_arrays(self.path), size, resize_mode)
-            splits, made = complete_splits(data.name, data.labels, data.splits, seed)
-            return complete(data.with_splits(splits).with_notes(*made))
+            return resized_set(split_arrays(read_arrays(self.path), seed), size, resize_mode)
         listing, notes = self.listing, list(self.listing.notes)
         if size is None:
             assert self._chosen is not None and self.size is not None  # there is a listing
@@ -138,12 +136,10 @@ class Source:
         if problems:
             kinds = sorted({problem.kind for problem in problems})
             notes.append(Note("broken-pictures", {"count": len(problems), "total": len(listing), "kinds": kinds}))
-            listing = listing.take(kept)
         notes.append(Note("pictures-at", {"height": size[0], "width": size[1], "resize_mode": resize_mode}))
-        splits, made = split_listing(listing, seed, manifest)
+        listing, splits, made = split_readable(listing, kept, seed, manifest)
         files = tuple(str(file) for file in listing.files)
-        notes += made
-        return complete(Dataset(listing.name, images, listing.labels, listing.class_names, splits, files, tuple(notes)))
+        return Dataset(listing.name, images, listing.labels, listing.class_names, splits, files, (*notes, *made))
 
     def read_with(self, options: Mapping[str, Any], progress: Progress | None = None) -> Dataset:
         """`read` with options that are checked first; `group_by` among them was an argument of `open_source`."""
@@ -223,8 +219,27 @@ def _shorter_side(file: Path) -> int | None:
         return None
 
 
-def split_listing(listing: Listing, seed: int, manifest: str | Path | None) -> tuple[dict[str, Indices], list[Note]]:
-    """The splits of a listing and notes about them."""
+def split_arrays(data: Dataset, seed: int) -> Dataset:
+    """Arrays with all of their splits."""
+    splits, notes = complete_splits(data.name, data.labels, data.splits, seed)
+    notes += require_usable(data.name, data.labels, data.class_names, splits)
+    return data.with_splits(splits).with_notes(*notes)
+
+
+def split_readable(
+    listing: Listing, readable: Sequence[int] | Indices, seed: int = 0, manifest: str | Path | None = None
+) -> tuple[Listing, dict[str, Indices], list[Note]]:
+    """The readable pictures of a listing, their splits, and notes about these. What it refuses is refused by training, and
+    reported by `check`."""
+    kept = listing if len(readable) == len(listing) else listing.take(readable)
+    gone = sorted(set(listing.split or ()) - set(kept.split or ()))
+    if gone:  # nothing else should take its part unnoticed
+        raise SoftbiasError(f"{listing.name}: no picture of {' and '.join(gone)} can be read; repair some, or remove the split")
+    splits, notes = _split(kept, seed, manifest)
+    return kept, splits, [*notes, *require_usable(kept.name, kept.labels, kept.class_names, splits)]
+
+
+def _split(listing: Listing, seed: int, manifest: str | Path | None) -> tuple[dict[str, Indices], list[Note]]:
     if listing.split is not None:
         without = without_split(listing.relative(), listing.split)
         if without:
@@ -244,17 +259,3 @@ def split_listing(listing: Listing, seed: int, manifest: str | Path | None) -> t
     splits, notes = complete_splits(listing.name, listing.labels, given, seed, listing.groups)
     write_manifest(manifest, listing, splits)
     return splits, [*notes, Note("split-written", {"file": str(manifest)})]
-
-
-def complete(data: Dataset) -> Dataset:
-    """The set, with a note for a split that lacks a class; a class without training pictures is refused."""
-    for split, indices in data.splits.items():
-        present = set(data.labels[indices].tolist())
-        without = [name for label, name in enumerate(data.class_names) if label not in present]
-        if without and split == "train":
-            raise SoftbiasError(
-                f"{data.name}: there is no readable picture to learn {some(without)} from; add some, or remove the class"
-            )
-        if without:
-            data = data.with_notes(Note("split-lacks-classes", {"split": split, "classes": without}))
-    return data

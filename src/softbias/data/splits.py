@@ -58,6 +58,12 @@ def complete_splits(
         return {"train": given["train"], "test": given["val"]}, [Note("val-serves-as-test")]
     pool = given.get("train", np.arange(len(labels)))
     parts = stratified_split(labels[pool], seed=seed, groups=None if groups is None else [groups[index] for index in pool])
+    if not len(parts["test"]):
+        raise SoftbiasError(
+            f"{name}: no class has two pictures, so none is left to test with: add pictures, or name train and test yourself "
+            "(folders train and test, or a column split)"
+        )
+    parts = {split: indices for split, indices in parts.items() if len(indices)}  # too few for val: there is none
     about = {
         "seed": seed,
         "counts": {split: len(indices) for split, indices in parts.items()},
@@ -168,6 +174,21 @@ def nested_fraction(labels: ArrayLike, indices: ArrayLike, fraction: float, seed
         count = max(1, math.floor(exact + 0.5))
         parts.append(members[_order(len(members), seed, "fraction", int(label))[:count]])
     return np.sort(np.concatenate(parts))
+
+
+def require_usable(name: str, labels: Indices, class_names: Sequence[str], splits: Mapping[str, Indices]) -> list[Note]:
+    """Refuse splits that cannot be learned from; notes about classes that a held-out split lacks."""
+    notes = []
+    for split, indices in splits.items():
+        present = set(labels[indices].tolist())
+        without = [kind for label, kind in enumerate(class_names) if label not in present]
+        if without and split == "train":
+            raise SoftbiasError(
+                f"{name}: there is no readable picture to learn {', '.join(without[:5])} from; add some, or remove the class"
+            )
+        if without:
+            notes.append(Note("split-lacks-classes", {"split": split, "classes": without}))
+    return notes
 
 
 def splits_of(split: Sequence[str]) -> dict[str, Indices]:

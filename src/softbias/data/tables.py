@@ -28,7 +28,7 @@ from softbias.data.listing import (
 )
 from softbias.data.splits import Indices, splits_of
 from softbias.errors import SoftbiasError
-from softbias.files import open_regular, write_bytes
+from softbias.files import escaped, open_regular, write_bytes
 
 TABLES = (".csv", ".tsv")
 COLUMNS = {
@@ -43,11 +43,11 @@ def list_csv(path: str | Path, group_by: str | None = None) -> Listing:
     path = Path(path)
     table = read_table(path)
     files = [path.parent / name for name in table["path"]]
-    missing = [name for name, file in zip(table["path"], files, strict=True) if not file.is_file()]
+    missing = [name for name, file in zip(table["path"], files, strict=True) if not is_file(file)]
     if missing:
-        other = any("\udc80" <= letter <= "\udcff" for name in missing for letter in name)  # bytes that are no UTF-8
-        why = "the file is not in UTF-8: save it in UTF-8" if other else f"paths are relative to {path.parent}"
-        listed = some([name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name in missing])
+        foreign = any(escaped(name) != name for name in missing)
+        why = f"the table is not in UTF-8: {convert_advice(path)}" if foreign else f"paths are relative to {path.parent}"
+        listed = some([escaped(name) for name in missing])
         raise SoftbiasError(f"{path}: {len(missing)} of {counted_images(len(files))} not found: {listed}; {why}")
     split = None
     if "split" in table:
@@ -73,16 +73,16 @@ def read_table(path: Path, needed: Sequence[str] = ("path", "label")) -> dict[st
             file = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
             head = file.readline()
             file.seek(0)
-            rows = list(csv.reader(file, delimiter=max("\t;,", key=head.count)))
+            reader = csv.reader(file, delimiter=max("\t;,", key=head.count))
+            columns = [name.strip().casefold() for name in next(reader, [])]
+            lines = [(reader.line_num, row) for row in reader if any(row)]
     except OSError as error:
         raise SoftbiasError(f"{path} cannot be read: {error.strerror}") from error
     except csv.Error as error:
         raise SoftbiasError(f"{path} is not a table: {error}") from error
-    columns = [name.strip().casefold() for name in rows[0]] if rows else []
     repeated = [name for name, count in Counter(columns).items() if name and count > 1]
     if repeated:
         raise SoftbiasError(f"{path}: each column needs a name of its own, but {some(repeated)} stands there twice")
-    lines = [(number, row) for number, row in enumerate(rows[1:], start=2) if any(row)]
     for number, row in lines:
         if len(row) != len(columns):
             raise SoftbiasError(f"{path}: line {number} has {len(row)} columns, but the first line names {len(columns)}")
@@ -91,9 +91,11 @@ def read_table(path: Path, needed: Sequence[str] = ("path", "label")) -> dict[st
         found = next((name for name in names if name in table), None)
         if found is not None:
             table[column] = table[found] if column == "path" else [value.strip() for value in table[found]]
+            if column != "path" and "label" in needed:
+                require_utf8(path, found, [number for number, _ in lines], table[column])
         elif column in needed:
             raise SoftbiasError(
-                f"{path} needs a column {column!r} (or {', '.join(names[1:])}), but has {some(columns) or 'none'}; "
+                f"{path} needs a column {column!r} (or {', '.join(names[1:])}), but has {escaped(some(columns)) or 'none'}; "
                 f"write {','.join(needed)}{'[,split]' if 'label' in needed else ''} into its first line"
             )
     for column in needed:
@@ -104,6 +106,26 @@ def read_table(path: Path, needed: Sequence[str] = ("path", "label")) -> dict[st
     if twice:
         raise SoftbiasError(f"{path} lists {counted_images(len(twice))} more than once: {some(twice)}; list each one once")
     return table
+
+
+def require_utf8(path: Path, column: str, numbers: Sequence[int], values: Sequence[str]) -> None:
+    """Refuse values that are not UTF-8, by their line. Paths may be any bytes, as file names may; a wrong one is not found."""
+    for number, value in zip(numbers, values, strict=True):
+        if escaped(value) != value:
+            raise SoftbiasError(f"{path}, line {number}: the {column} {escaped(value)} is not in UTF-8: {convert_advice(path)}")
+
+
+def convert_advice(path: Path) -> str:
+    """What to do with a table in an older encoding."""
+    name = escaped(path.name)
+    return f"save it as CSV UTF-8, or if it is in Windows-1252 (Latin-1): iconv -f WINDOWS-1252 -t UTF-8 {name} -o utf8-{name}"
+
+
+def is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that is too long, or has a zero byte
+        return False
 
 
 def write_manifest(path: str | Path, images: Listing | Dataset, splits: Mapping[str, ArrayLike]) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from softbias.data.listing import counted_images, some
 from softbias.errors import unknown_name
+from softbias.files import escaped
 from softbias.notes import Note
 from softbias.pages.format import estimated_duration, share
 
@@ -156,6 +157,7 @@ SPLITTING: dict[str, Callable[..., str]] = {  # data/splits
 }
 CHECKING: dict[str, Callable[..., str]] = {  # data/check
     "cannot-be-listed": lambda reason: str(reason),
+    "cannot-be-split": lambda reason: str(reason),
     "unreadable-pictures": lambda count, problem: (
         f"{counted_images(count)} cannot be read ({problem}); --skip-broken trains without them"
     ),
@@ -212,4 +214,4 @@ def text(note: Note) -> str:
     """
     if note.kind not in WORDING:
         raise unknown_name("kind of note", note.kind, WORDING)
-    return WORDING[note.kind](**note.values)
+    return escaped(WORDING[note.kind](**note.values))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from softbias.data.augment.apply import normalize
 from softbias.data.dataset import Dataset
 from softbias.data.splits import Split
-from softbias.files import replacing
+from softbias.files import escaped, replacing
 from softbias.models.inspect import inspect, unwrap
 from softbias.pages.format import probability
 from softbias.pages.html import picture
@@ -49,7 +49,7 @@ def below_common(files: Sequence[str]) -> list[str]:
     """
     parents = [Path(file).parent.as_posix() for file in files]
     root = os.path.commonpath(parents) if parents else ""
-    return [Path(os.path.relpath(file, root)).as_posix() if root else file for file in files]
+    return [escaped(Path(os.path.relpath(file, root)).as_posix() if root else file) for file in files]
 
 
 def most_confident_mistakes(labels: Labels, probabilities: Probabilities) -> NDArray[np.int64]:
