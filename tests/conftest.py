@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="module")
 def browser():
-    """A real one, without a screen."""
+    """A real browser, without a screen."""
     if not CHROMIUM.is_file():
         pytest.skip("Debian's chromium is not installed at /usr/bin/chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")

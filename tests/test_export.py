@@ -1,4 +1,4 @@
-"""ONNX: the exported model says the same, for any batch."""
+"""ONNX: the exported model gives the same logits, for any batch."""
 
 import numpy as np
 import pytest

@@ -77,7 +77,7 @@ def test_a_folder_is_replaced_whole_and_an_error_leaves_the_old_one(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_everything_is_on_the_disk_before_it_has_its_name_and_the_folder_after(tmp_path, monkeypatch, kind):
+def test_a_file_is_synced_before_its_rename_and_its_folder_after_it(tmp_path, monkeypatch, kind):
     events = []
 
     def fsync(descriptor, real=os.fsync):

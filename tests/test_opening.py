@@ -98,7 +98,7 @@ def test_a_killed_run_is_its_last_checkpoint_and_sees_images_as_a_finished_one(k
     assert classifier.std == pytest.approx(finished.std)
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_half_written_ones_are_left_to_who_trains(killed, tmp_path):
+def test_a_damaged_checkpoint_is_skipped_and_a_half_written_one_stays_for_the_run_that_writes_it(killed, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(killed, copy)
     *_, before, last = checkpoints(copy)

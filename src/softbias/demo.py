@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STEPS, JOBS = 600, 2
 
 
-def demo_study(steps: int = STEPS) -> StudySpec:
+def demo_study() -> StudySpec:
     return StudySpec(
         name="demo",
         title="Three small models on small data",
@@ -33,15 +33,15 @@ def demo_study(steps: int = STEPS) -> StudySpec:
         ),
         fractions=(0.1, 1.0),
         seeds=(0, 1),
-        recipe=find_recipe("quick").with_overrides({"steps": steps, "lr": 4e-3, "schedule": "one-cycle", "crop": "none"}),
+        recipe=find_recipe("quick").with_overrides({"steps": STEPS, "lr": 4e-3, "schedule": "one-cycle", "crop": "none"}),
         notes=(
-            f"Every run takes {steps} steps of 64 pictures, so that 10 % of the pictures are seen ten times as often. This is "
+            f"Every run takes {STEPS} steps of 64 pictures, so that 10 % of the pictures are seen ten times as often. This is "
             "a demonstration of a few minutes, and no model is trained to its end.",
         ),
     )
 
 
-def draw_attention(out: Path, epochs: float = 5.0) -> Path:
+def draw_attention(out: Path) -> Path:
     """Train a nano model for a minute or two, and draw where its heads look before and after: docs/attention.png."""
     import torch
 
@@ -49,9 +49,8 @@ def draw_attention(out: Path, epochs: float = 5.0) -> Path:
     from softbias.runs.fit import fit
     from softbias.runs.run import START
 
-    run = fit(
-        "fashion", "convit_nano", "quick", model_options={"patch_size": 4}, epochs=epochs, out=out / "attention", resume=True
-    ).run
+    options = {"patch_size": 4}
+    run = fit("fashion", "convit_nano", "quick", model_options=options, epochs=5, out=out / "attention", resume=True).run
     data = run.data()
     picture = data.images[data.splits["test"][0]]
     image = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None] / 255

@@ -27,11 +27,12 @@ from softbias.errors import SoftbiasError
 Interval = tuple[float, float]
 NONE: Interval = (float("nan"), float("nan"))
 BOOTSTRAP_FROM = 10  # a bootstrap over fewer seeds is too narrow: with 3 values it reaches 95 % in about 75 % of cases
+LEVEL = 0.95  # of all intervals
 RESAMPLES = 10_000
 POWER = 0.8
 
 
-def t_interval(values: ArrayLike, confidence: float = 0.95) -> Interval:
+def t_interval(values: ArrayLike) -> Interval:
     """mean ± t · s / √n, for the mean over seeds; (nan, nan) of a single value.
 
     >>> [round(edge, 3) for edge in t_interval([0.70, 0.72, 0.74])]
@@ -40,24 +41,23 @@ def t_interval(values: ArrayLike, confidence: float = 0.95) -> Interval:
     x = np.asarray(values, float)
     if len(x) < 2:
         return NONE
-    half = stats.t.ppf(0.5 + confidence / 2, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x))
+    half = stats.t.ppf(0.5 + LEVEL / 2, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x))
     return float(x.mean() - half), float(x.mean() + half)
 
 
-def bootstrap_interval(values: ArrayLike, confidence: float = 0.95, *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+def bootstrap_interval(values: ArrayLike) -> Interval:
     """Percentile bootstrap of the mean over seeds; refused below ten of them, where it would be too narrow."""
     x = np.asarray(values, float)
     if len(x) < BOOTSTRAP_FROM:
         raise SoftbiasError(
             f"a bootstrap over seeds needs at least {BOOTSTRAP_FROM} of them, but there are {len(x)}; take t_interval"
         )
-    found = stats.bootstrap(
-        (x,), np.mean, n_resamples=resamples, confidence_level=confidence, method="percentile", rng=np.random.default_rng(seed)
-    )
+    rng = np.random.default_rng(0)
+    found = stats.bootstrap((x,), np.mean, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile", rng=rng)
     return float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
-def image_bootstrap(differences: ArrayLike, confidence: float = 0.95, *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+def image_bootstrap(differences: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
     """Percentile bootstrap over test images of a mean difference; both models see the same resampled images.
 
     differences   (n,) per image: 1 if only the one is right, −1 if only the other is; or the mean of that over seeds
@@ -69,11 +69,11 @@ def image_bootstrap(differences: ArrayLike, confidence: float = 0.95, *, resampl
     if n < 2:
         return NONE
     drawn = np.random.default_rng(seed).multinomial(n, counts / n, size=resamples)  # (resamples, distinct)
-    low, high = np.quantile(drawn @ values / n, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(drawn @ values / n, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
-def wilson(right: float, n: int, confidence: float = 0.95) -> Interval:
+def wilson(right: float, n: int) -> Interval:
     """Wilson's interval for a share: it stays inside [0, 1], and holds near the ends, too.
 
     right   a count, or the mean of counts over several runs (scipy's `binomtest` has the same interval for counts alone)
@@ -81,7 +81,7 @@ def wilson(right: float, n: int, confidence: float = 0.95) -> Interval:
     >>> [round(edge, 3) for edge in wilson(90, 100)]
     [0.826, 0.945]
     """
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
     share = right / n
     center = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
@@ -100,7 +100,7 @@ class Paired:
     n: int
 
 
-def paired_t(one: ArrayLike, other: ArrayLike, confidence: float = 0.95, *, grain: float = 0.0) -> Paired:
+def paired_t(one: ArrayLike, other: ArrayLike, *, grain: float = 0.0) -> Paired:
     """t = d̄ √n / s with n − 1 degrees of freedom, for differences of runs that share a seed.
 
     grain   the least s. Accuracies over m images are multiples of 1/m, so that three differences may happen to be equal, and
@@ -111,7 +111,7 @@ def paired_t(one: ArrayLike, other: ArrayLike, confidence: float = 0.95, *, grai
     if n < 2:
         return Paired(float(d.mean()) if n else float("nan"), *NONE, float("nan"), float("nan"), n)
     mean, sd = float(d.mean()), max(float(d.std(ddof=1)), grain)
-    half = float(stats.t.ppf(0.5 + confidence / 2, n - 1)) * sd / np.sqrt(n)
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1)) * sd / np.sqrt(n)
     if sd == 0:
         p = 1.0 if mean == 0 else float("nan")
     else:
@@ -134,10 +134,10 @@ def holm(p: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
     return adjusted
 
 
-def smallest_detectable(sd: float, n: int, *, alpha: float = 0.05, power: float = POWER) -> float:
-    """The true difference that a paired t test over n pairs with this spread would find with the given power.
+def smallest_detectable(sd: float, n: int, *, alpha: float = 0.05) -> float:
+    """The true difference that a paired t test over n pairs with this spread would find with a power of 80 %.
 
-    Solves P(|Z + δ √n / s| > t_crit · S) = power for a normal Z and S² = χ² / df with df = n − 1, integrated over the
+    Solves P(|Z + δ √n / s| > t_crit · S) = POWER for a normal Z and S² = χ² / df with df = n − 1, integrated over the
     quantiles of S (scipy's noncentral t is nan for some of the values that two and three seeds lead to).
     """
     if n < 2 or not np.isfinite(sd):
@@ -152,7 +152,7 @@ def smallest_detectable(sd: float, n: int, *, alpha: float = 0.05, power: float 
 
     def short(noncentrality: float) -> float:
         found = stats.norm.sf(spread - noncentrality) + stats.norm.cdf(-spread - noncentrality)
-        return float(found @ weights) / 2 - power
+        return float(found @ weights) / 2 - POWER
 
     top = critical + 2.0
     while short(top) < 0:

@@ -10,7 +10,7 @@ CONTENT = "canvas => canvas.toDataURL()"
 
 
 class View:
-    """The page, opened, with what it complained of and whom it asked."""
+    """The open page, the errors that it reported, and the addresses that it requested."""
 
     def __init__(self, browser, served, width=1280, scheme="light"):
         self.served, self.complaints, self.requests = served, [], []

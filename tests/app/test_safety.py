@@ -1,4 +1,4 @@
-"""The page's server keeps to its own page and to pictures: foreign hosts, code from elsewhere, and uploads that are traps."""
+"""The page's server keeps to its own page and to pictures: it refuses foreign hosts, foreign code and harmful uploads."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Models, checkpoints and pictures of the page: what is refused, left out or forgotten, and what lives on."""
+"""Models, checkpoints and pictures of the page: what is refused, left out or forgotten, and what still works then."""
 
 import shutil
 

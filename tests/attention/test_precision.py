@@ -1,4 +1,4 @@
-"""Half precision where it is tightest: tokens of nothing, whose maps have nothing to be divided by."""
+"""Half precision at its limit: tokens of zeros, whose maps are divided by a norm of zero."""
 
 from __future__ import annotations
 

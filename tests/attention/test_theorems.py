@@ -305,7 +305,7 @@ def test_a_window_one_smaller_is_not_full_attention(mode):
 
 
 def pairs_in_windows(grid: Grid, window: int, mode: str) -> torch.Tensor:
-    """Which query may see which key, place by place.  # (N, N)"""
+    """Which query may see which key, position by position.  # (N, N)"""
 
     def together(query: int, key: int, side: int) -> bool:
         if mode == "sliding":

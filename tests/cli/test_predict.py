@@ -1,4 +1,4 @@
-"""What a finished run is good for: predict, evaluate, export."""
+"""Commands on a finished run: predict, evaluate, export."""
 
 import csv
 import json

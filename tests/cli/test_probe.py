@@ -1,4 +1,4 @@
-"""`softbias probe` for somebody who names nothing but a run and a probe."""
+"""`softbias probe` with a run, a probe, and no other option."""
 
 from softbias.cli import main
 

@@ -1,6 +1,6 @@
 """Small copies of every named set, in each form it comes in, for the tests of named sets and packs.
 
-A picture's color tells its class, so pictures and labels cannot be mixed up unseen.
+A picture's color tells its class, so a test notices when pictures and labels are mixed up.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from softbias.data.duplicates import clusters, near_pairs, thumbnails
 
 
 def scenes(count: int, size: int = 96, seed: int = 0) -> list[Image.Image]:
-    """Soft blobs, each its own: something like photographs."""
+    """Random soft blobs, which resemble photographs."""
     rng = np.random.default_rng(seed)
     return [
         Image.fromarray(rng.integers(0, 256, (7, 7, 3), np.uint8)).resize((size, size), Image.Resampling.BICUBIC)

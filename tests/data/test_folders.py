@@ -73,7 +73,7 @@ def test_special_files_are_named_and_left_out_and_nothing_waits_for_them(root, s
     assert check(root).fit_to_train
 
 
-def test_special_files_that_are_asked_for_have_a_reason(root, special):
+def test_special_files_that_are_named_are_refused_with_a_reason(root, special):
     for name, kind in special.items():
         with pytest.raises(BrokenImageError) as broken:
             decode(root / "a" / name, (8, 8))

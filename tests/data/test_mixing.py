@@ -91,7 +91,7 @@ def test_a_sample_that_is_not_mixed_stays_exactly_as_it_is():
     assert torch.equal(apply_mix(a, images(100, seed=1), nothing), a)
 
 
-def test_a_partner_is_anybody_else_in_the_training_set():
+def test_a_partner_is_another_image_of_the_training_set():
     drawn = plan(MIXUP, MANY, n_train=5000)
     assert (drawn.partner != MANY).all()
     assert stats.kstest(drawn.partner.double().numpy() / 5000, "uniform").pvalue > 1e-4

@@ -194,7 +194,7 @@ def test_a_server_that_never_answers_is_not_waited_for(tmp_path, monkeypatch):
     assert time.monotonic() - start < 2
 
 
-def test_nothing_is_asked_of_the_network_when_downloading_is_off(tmp_path, monkeypatch):
+def test_without_download_the_network_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setattr(urllib.request, "urlopen", lambda *_: pytest.fail("the network was asked"))
     with pytest.raises(ValueError, match="downloading was switched off"):
         load_named("cifar10", data_dir=tmp_path, download=False)

@@ -142,7 +142,7 @@ def test_batches_whose_checksum_is_wrong_are_refused_unopened(tmp_path, monkeypa
     assert not Trap.sprung
 
 
-def test_a_class_folder_too_few_and_val_without_folders_are_named(tmp_path):
+def test_a_missing_class_folder_and_a_val_without_folders_are_named(tmp_path):
     write_folders(tmp_path / "imagenette2", IMAGENETTE)
     lost = tmp_path / "imagenette2" / "train" / "n03445777"
     lost.rename(tmp_path / "lost")
@@ -161,7 +161,7 @@ def test_a_class_folder_too_few_and_val_without_folders_are_named(tmp_path):
 
 
 class Answer:
-    """A server that is there."""
+    """The answer of a server that works."""
 
     def __enter__(self):
         return self

@@ -1,4 +1,4 @@
-"""Triton's compiler needs no GPU. What the interpreter cannot show, it does: types of products, shared memory, registers."""
+"""Triton's compiler needs no GPU. It shows what the interpreter cannot: types of products, shared memory, registers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def compile_for_card(kernel, tiles, arguments, constants, number="fp32", card=90
 
 
 def stack_bytes(compiled, folder: Path) -> int:
-    """What did not find room in registers."""
+    """The bytes that did not fit into registers."""
     import triton
 
     file = folder / "kernel.cubin"

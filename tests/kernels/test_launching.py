@@ -1,4 +1,4 @@
-"""What was found out at the first launch is remembered for others of the same kinds."""
+"""A launch is examined once; later launches with arguments of the same kinds reuse the result."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_without_a_compiler_one_warning_says_what_to_install(no_compiler, monkey
 
 @no_gpu
 @pytest.mark.filterwarnings("ignore:softbias runs without its own kernels")
-def test_without_a_compiler_a_gpu_s_model_is_not_compiled_and_refused_where_that_was_asked_for(no_compiler) -> None:
+def test_without_a_compiler_compile_auto_is_off_and_compile_on_is_refused(no_compiler) -> None:
     model, recipe = create_model("convit_nano", 10, 32), RECIPES["small"]
     assert not should_compile(model, replace(recipe, compile="auto"), torch.device("cuda"), 10**9, (32, 32))
     with pytest.raises(ValueError, match="compile='on' does not work here: Triton needs a C compiler"):

@@ -31,7 +31,7 @@ LABELS = np.arange(30) % 3
 
 
 class Bag(nn.Module):
-    """Circular convolution, then a mean over places: translation changes nothing, bit for bit nearly."""
+    """Circular convolution, then a mean over positions: translation changes nothing but the rounding."""
 
     def __init__(self, mean: bool = True) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Bag(nn.Module):
 
 
 class Corner(nn.Module):
-    """The class is that of the brightest channel of the top left pixel: it knows one place alone."""
+    """The class is that of the brightest channel of the top left pixel: it reads one position alone."""
 
     num_features = 3
 

@@ -112,7 +112,7 @@ def test_every_method_that_suits_a_model_gives_shares_of_its_cells(name):
 
 
 def test_grad_cam_weighs_channels_by_their_slope():
-    """One channel speaks for the class and one against; the map is where the first is."""
+    """One channel supports the class and one opposes it; the map is where the first is."""
 
     class Two(nn.Module):
         def forward_features(self, x):

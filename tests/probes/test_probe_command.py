@@ -199,7 +199,7 @@ def test_a_probe_that_has_no_passes_needs_no_images_and_the_others_have_a_number
         assert probe.about and name == name.lower() and bool(probe.n) == bool(probe.passes)
 
 
-def test_scenes_of_a_probe_take_their_time_whatever_number_of_images_is_asked_for(monkeypatch):
+def test_the_estimated_time_of_scenes_does_not_depend_on_the_number_of_images(monkeypatch):
     data = SimpleNamespace(img_size=(32, 32))
     target = probing.ProbeTarget(Classifier.of(create_model("deit_nano", 10, 32)), data)
     monkeypatch.setattr(probing, "seconds_per_image", lambda classifier, size: 0.001)

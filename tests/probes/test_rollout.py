@@ -106,7 +106,7 @@ def test_without_class_token_the_relevance_is_that_of_the_average_patch():
     torch.testing.assert_close(shares, torch.tensor([[[0.625, 0.125], [0.125, 0.125]]]))
 
 
-def test_gradients_pick_the_heads_that_count_and_drop_what_speaks_against():
+def test_gradients_keep_the_heads_that_support_the_class_and_drop_the_others():
     maps = torch.tensor([[[0.0, 0.7, 0.3]] * 3, [[0.0, 0.2, 0.8]] * 3])[None]
     slopes = torch.zeros_like(maps)
     slopes[:, 0] = 1.0  # the second head does not matter
@@ -198,7 +198,7 @@ def test_hugging_face_models_can_be_rolled_out(tmp_path):
         torch.testing.assert_close(found.sum((1, 2)), torch.ones(2))
 
 
-def test_layers_without_a_map_are_refused_unless_asked_to_be_passed_over():
+def test_layers_without_a_map_are_refused_unless_they_may_be_skipped():
     model = create_model("dwconv_nano")
     with pytest.raises(NoAttentionMapError):
         attention_rollout(model, random_images())

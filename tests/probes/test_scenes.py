@@ -34,7 +34,7 @@ class BySeed(nn.Module):
 
 
 class Oracle(nn.Module):
-    """Reads the shades that stand in a picture of any size: as many pixels of a class, as likely the class."""
+    """Reads the shades in a picture of any size: the more pixels of a class, the more likely the class."""
 
     num_classes = CLASSES
 

@@ -45,7 +45,7 @@ def images(batch: int = 3) -> torch.Tensor:
 
 
 def gradients(value: torch.Tensor, model: torch.nn.Module) -> list[torch.Tensor]:
-    """Zeros where a parameter has no part in it; a compiled graph says the same in another way."""
+    """Zeros for a parameter that takes no part, in a compiled graph as well."""
     return list(torch.autograd.grad(value, list(model.parameters()), retain_graph=True, materialize_grads=True))
 
 

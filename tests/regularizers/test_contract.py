@@ -76,7 +76,7 @@ class IntoImages(Sharpness):
 
 
 class Loud(Sharpness):
-    """A gradient below its floor."""
+    """It has a gradient where its value is at the floor."""
 
     def forward(self, attention, images):
         value = super().forward(attention, images)

@@ -109,7 +109,7 @@ def test_the_two_factors_multiply_to_the_matrix(options, prefix):
 
 
 def test_centering_keeps_16_bits_exact():
-    """Bright pictures: without centering, the differences of large squares would drown in their rounding."""
+    """Bright pictures: without centering, the differences of large squares would be lost in rounding."""
     images, grid = noise(4, 32, Grid(8, 8)) + 3, Grid(8, 8)
     attention = torch.rand(4, 1, 64, 64, dtype=torch.double).softmax(-1)
     exact = style_loss(attention, images, grid, reduction="sum")

@@ -1,4 +1,4 @@
-"""What is chosen for somebody who names nothing."""
+"""The automatic choices for a user who names nothing but the data."""
 
 import time
 from contextlib import nullcontext
@@ -76,7 +76,7 @@ def test_large_sets_of_files_are_made_smaller_on_a_cpu_only(tmp_path, monkeypatc
     assert image_size(open_source(tmp_path), "cuda") is None and image_size(open_source("fashion"), "cpu") is None
 
 
-def test_a_name_server_that_never_answers_does_not_hold_anybody_up(monkeypatch):
+def test_a_name_server_that_never_answers_is_given_up_soon(monkeypatch):
     import urllib.request
 
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)

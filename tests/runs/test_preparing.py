@@ -30,7 +30,7 @@ def test_the_test_split_takes_part_in_no_choice(little):
 
 
 @pytest.mark.parametrize("name", ["gpu", "tpu", "", "cud:0"])
-def test_a_device_that_nobody_knows_is_refused_with_the_choices(name):
+def test_an_unknown_device_is_refused_with_the_choices(name):
     with pytest.raises(ValueError, match=f"no device '{name}'.* auto, cpu, cuda, mps"):
         find_device(name)
 

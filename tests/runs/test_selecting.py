@@ -37,7 +37,7 @@ def test_the_best_epoch_is_the_model_whatever_checkpoints_are_kept(train, first_
     assert not same(weights(result.path), checkpoint.part("ema", tensors) or checkpoint.part("model", tensors))
 
 
-def test_a_run_that_is_resumed_for_its_last_lines_still_has_its_best_epoch(train, first_is_best):
+def test_a_run_that_is_resumed_after_its_last_step_still_has_its_best_epoch(train, first_is_best):
     whole = train(**NOISY)
     kept = weights(whole.path)
     for name in ("model", "summary.json"):

@@ -98,7 +98,7 @@ def test_every_model_of_every_study_can_be_built_and_has_the_layers_that_are_reg
     assert len(seen) > 60
 
 
-def test_a_pretraining_is_shared_by_the_fine_tunes_of_its_arm_and_by_nobody_else(pretend):
+def test_a_pretraining_is_shared_by_the_fine_tunes_of_its_arm_alone(pretend):
     runs = plan.study_runs(find_study("arvit-table1").spec("small"))
     before = [run for run in runs if run.spec.recipe.objective == "rotation"]
     tuned = [run for run in runs if run.needs]
@@ -320,7 +320,7 @@ def test_every_study_runs_at_smoke_scale(name, tmp_path, monkeypatch, capsys):
         assert all(one["title"] in page for one in listed)
 
 
-def test_a_study_may_be_run_otherwise_and_says_so(monkeypatch):
+def test_a_study_with_other_settings_names_them(monkeypatch):
     from softbias.cli import main
 
     seen = []

@@ -10,7 +10,7 @@ from softbias.study.task import RunResult
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that goes when we say so."""
+    """A clock that the test moves."""
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     return now

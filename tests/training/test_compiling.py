@@ -25,7 +25,7 @@ GPU, CPU = torch.device("cuda"), torch.device("cpu")
         ("off", GPU, 200 * 50_000, False),
     ],
 )
-def test_a_model_is_compiled_where_that_is_asked_for_or_pays(monkeypatch, wanted, device, n_images, expected) -> None:
+def test_a_model_is_compiled_where_the_recipe_says_so_or_it_saves_time(monkeypatch, wanted, device, n_images, expected) -> None:
     monkeypatch.setattr(triton_api, "works", lambda: True)
     model = create_model("convit_nano", 10, 32, patch_size=4)
     assert should_compile(model, replace(RECIPES["small"], compile=wanted), device, n_images, (32, 32)) is expected

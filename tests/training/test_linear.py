@@ -7,7 +7,7 @@ from softbias.training.linear import STRENGTHS, linear_probe, pixel_features
 
 
 @pytest.mark.parametrize(("n", "least"), [(2, 0.5), (3, 0.6), (4, 1.0), (40, 1.0)])
-def test_features_are_probed_however_few_images_there_are_to_choose_a_strength_by(n, least):
+def test_features_are_probed_even_with_few_images_for_choosing_the_strength(n, least):
     labels = np.arange(n) % 2
     features = np.random.default_rng(0).normal(size=(n, 5)).astype(np.float32)
     features[:, 0] = 20.0 * labels

@@ -16,7 +16,7 @@ from softbias.training.step import PlainStep
 
 
 def gradients(data: Dataset, accumulate: int) -> tuple[list[float], list[torch.Tensor]]:
-    """What a step sees, and the gradients that it leaves, of all training pictures in so many parts."""
+    """What a step sees, and the gradients that it leaves, of all training pictures in this number of parts."""
     torch.manual_seed(0)
     recipe = Recipe(batch_size=64, accumulate=accumulate)
     accelerator = make_accelerator(recipe, "cpu")
@@ -42,7 +42,7 @@ def test_loss_scaling_may_skip_steps_until_it_has_found_its_scale(train, little,
     made = []
 
     def half(recipe, device):
-        """accelerate scales losses on a GPU alone; all that it needs for it is there on a CPU."""
+        """accelerate scales losses on a GPU alone; here its parts are put together on a CPU."""
         accelerator = make_accelerator(recipe, device)
         accelerator.state._mixed_precision, accelerator.native_amp = "fp16", True
         accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)

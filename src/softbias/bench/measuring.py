@@ -83,6 +83,13 @@ def interleaved(
     return {name: Timing(tuple(values)) for name, values in seconds.items()}
 
 
+def forget() -> None:
+    """Free the memory and the compiled code of models that are gone."""
+    torch.compiler.reset()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 def ratio(candidate: Timing, reference: Timing) -> tuple[float, float, float]:
     """How many times faster the candidate is: median over rounds, and the quartiles around it."""
     ratios = [slower / faster for faster, slower in zip(candidate.seconds, reference.seconds, strict=True)]

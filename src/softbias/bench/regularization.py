@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from softbias.bench.measuring import Row, compared, interleaved, print_rows
+from softbias.bench.measuring import Row, compared, forget, interleaved, print_rows
 from softbias.environment import describe_machine
 from softbias.files import write_text
 from softbias.models import create_model
@@ -150,9 +150,7 @@ def measure(
                 yield compared(f"{model}, {name}", how, value, "ms", *given, slower=True, **more)
                 each.close()
             del prepared, steps
-            torch.compiler.reset()
-            if where.type == "cuda":
-                torch.cuda.empty_cache()
+            forget()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

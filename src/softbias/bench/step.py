@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,7 +129,7 @@ def whole_step(batch: int, rounds: int, device: torch.device, *, burst: int = 20
         yield compared(name, how, speed, "images/s", times["other"], "deit_tiny", times["full"], target=target)
 
 
-def captured_equals_uncaptured(model: str, batch: int, steps: int = 50) -> Row:
+def captured_equals_uncaptured(model: str, batch: int) -> Row:
     """The number of weights that differ between recorded steps and the same compiled steps, not recorded."""
     data = random_images(4 * batch, 32)
     recipe = small_recipe(batch, drop_path=0.0)
@@ -137,19 +137,21 @@ def captured_equals_uncaptured(model: str, batch: int, steps: int = 50) -> Row:
     for recorded in (True, False):
         torch.compiler.reset()
         one = worker(model, data, recipe, recorded=recorded, burst=1)
-        for _ in range(steps):
+        for _ in range(50):
             one()
         weights.append([value.clone() for value in one.model.state_dict().values()])
     different = sum(int((a != b).sum()) for a, b in zip(*weights, strict=True))
-    how = f"{steps} steps recorded as a CUDA graph and not, compiled, batch {batch}, drop path off"
+    how = f"50 steps recorded as a CUDA graph and not, compiled, batch {batch}, drop path off"
     return Row(f"{model}: weights that differ", how, float(different), "weights", target=0.0, higher=False)
 
 
 class PillowImages(torch.utils.data.Dataset[tuple[Any, int]]):
     """Images in memory, handed out as Pillow's, because timm's transforms take these."""
 
-    def __init__(self, data: Dataset, transform: Any = None) -> None:
-        self.images, self.labels, self.transform = data.images, data.labels, transform
+    transform: Any = None  # set by timm's loader
+
+    def __init__(self, data: Dataset) -> None:
+        self.images, self.labels = data.images, data.labels
 
     def __len__(self) -> int:
         return len(self.images)
@@ -292,11 +294,11 @@ STARTS = (  # model, how, compile, seconds to reach
 )
 
 
-def start_up(measured: Sequence[tuple[str, str, str, float | None]] = STARTS) -> Iterator[Row]:
+def start_up() -> Iterator[Row]:
     """Seconds from the imports to the first step, in this order, in fresh processes; the first starts with empty caches."""
     with tempfile.TemporaryDirectory() as cache:
         caches = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
-        for model, how, compiled, target in measured:
+        for model, how, compiled, target in STARTS:
             program = PROGRAM.format(compiled=compiled, model=model)
             done = subprocess.run([sys.executable, "-c", program], env=variables_with(caches), capture_output=True, text=True)
             if done.returncode:

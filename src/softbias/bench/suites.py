@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from softbias.bench.measuring import Row
+from softbias.bench.measuring import Row, forget
 from softbias.bench.regularization import measure
 from softbias.bench.step import beside_timm, captured_equals_uncaptured, start_up, whole_step
 from softbias.bench.throughput import Builder, Setting, growth, side_by_side
@@ -155,11 +155,6 @@ def loops(options: Options) -> Iterator[Row]:
     yield from beside_timm(224, 16, 256, rounds, options.device, burst=8, count=4096, workers=workers)
 
 
-def startup(options: Options) -> Iterator[Row]:
-    """Seconds from the start of a process to its first step."""
-    yield from start_up()
-
-
 def regularization(options: Options) -> Iterator[Row]:
     """The cost of a regularizer in a training step of ARViT at 256 px; on a CPU, of a nano model."""
     targets = {"distance": 1.03, "style": 1.04} if options.on_gpu else {}
@@ -179,13 +174,6 @@ SUITES: dict[str, Callable[[Options], Iterator[Row]]] = {
     "windows": windows,
     "step": step,
     "loops": loops,
-    "startup": startup,
+    "startup": lambda _: start_up(),
     "regularization": regularization,
 }
-
-
-def forget() -> None:
-    """Free the memory and the compiled code of models that are gone."""
-    torch.compiler.reset()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -114,9 +114,7 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
     return statistics.linear_regression(*logs).slope
 
 
-def growth(
-    name: str, grids: Sequence[int], batch: int, device: torch.device, dtype: torch.dtype, rounds: int, target: float = 1.1
-) -> list[Row]:
+def growth(name: str, grids: Sequence[int], batch: int, device: torch.device, dtype: torch.dtype, rounds: int) -> list[Row]:
     """A training step of the same model on finer and finer grids, and the exponents of its time and memory."""
     rows, seconds, memory = [], [], []
     for side in grids:
@@ -131,8 +129,8 @@ def growth(
         del step
     tokens = [side**2 for side in grids]
     how = f"{grids[0]}² to {grids[-1]}² tokens, batch {batch}"
-    rows.append(Row(f"{name}: exponent of time", how, exponent(tokens, seconds), "", target=target, higher=False))
+    rows.append(Row(f"{name}: exponent of time", how, exponent(tokens, seconds), "", target=1.1, higher=False))
     if all(memory):
         known = [value for value in memory if value]
-        rows.append(Row(f"{name}: exponent of memory", how, exponent(tokens, known), "", target=target, higher=False))
+        rows.append(Row(f"{name}: exponent of memory", how, exponent(tokens, known), "", target=1.1, higher=False))
     return rows

@@ -196,9 +196,9 @@ def colored(values: NDArray[np.floating], most: float | None = None) -> Colors:
     return np.where(found[..., None] < 0, ramp(scaled, COLD), ramp(scaled, HEAT)).round().astype(np.uint8)
 
 
-def overlay(picture: Colors, relevance: NDArray[np.floating], side: int = 320) -> Colors:
-    """The picture in gray with the relevance as heat over it, softly enlarged.  # (H, W, 3), (h, w) -> (side', side'', 3)"""
-    scale = max(1, round(side / max(picture.shape[:2])))
+def overlay(picture: Colors, relevance: NDArray[np.floating]) -> Colors:
+    """The picture in gray with the relevance as heat over it, softly enlarged.  # (H, W, 3), (h, w) -> about (320, 320, 3)"""
+    scale = max(1, round(320 / max(picture.shape[:2])))
     size = (picture.shape[1] * scale, picture.shape[0] * scale)
     large = Image.fromarray(picture).resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC)
     heat = np.asarray(Image.fromarray(np.asarray(relevance, np.float32)).resize(size, Image.Resampling.BICUBIC), np.float64)

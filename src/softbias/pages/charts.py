@@ -186,11 +186,11 @@ def padded(values: Sequence[float], share: float = 0.08) -> Range:
     return max(low - margin, 0.0) if low >= 0 else low - margin, high + margin
 
 
-def label_positions(chart: Chart, y: Axis, height: float, least: float = 16) -> list[tuple[Series, float]]:
-    """The labeled series, and the height of each label from 0 to 1: near the end of its line, at least `least` pixels apart."""
+def label_positions(chart: Chart, y: Axis, height: float) -> list[tuple[Series, float]]:
+    """The labeled series, and the height of each label from 0 to 1: near the end of its line, at least 16 pixels apart."""
     labeled = [series for series in chart.series if series.label]
     ends = [y.position(float(series.y[-1])) for series in labeled]
-    return list(zip(labeled, spread(ends, least / height), strict=True))
+    return list(zip(labeled, spread(ends, 16 / height), strict=True))
 
 
 def spread(values: Sequence[float], least: float) -> list[float]:

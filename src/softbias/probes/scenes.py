@@ -16,7 +16,6 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -91,6 +90,11 @@ def combined_probe(
     return labeled(classifier, "combined", rows, data=images.name)
 
 
+def find_backgrounds(backgrounds: BackgroundSource, side: int) -> Backgrounds:
+    """Backgrounds of at least this side in pixels."""
+    return backgrounds if isinstance(backgrounds, Backgrounds) else load_backgrounds(backgrounds, smallest=side)
+
+
 def background_probe(
     model: nn.Module | Classifier,
     data: Source,
@@ -108,7 +112,7 @@ def background_probe(
     classifier, images = Classifier.of(model), sample(data, Classifier.of(model), n=EVERYTHING, seed=seed, split=split)
     arrays, labels = as_arrays(images, "background")
     side = size or 4 * max(images.size)
-    behind = backgrounds if isinstance(backgrounds, Backgrounds) else load_backgrounds(backgrounds, smallest=side)
+    behind = find_backgrounds(backgrounds, side)
     rows: Rows = []
     for entry, ready, entry_size in entry_models(classifier, images.size, (side, side), entries):
         for scale in scales:
@@ -220,19 +224,17 @@ def draw_examples(
     seed: int = 0,
     split: str = "test",
     backgrounds: BackgroundSource = None,
-    class_names: Sequence[str] | None = None,
-    **options: Any,
+    size: int | None = None,
 ) -> Path:
     """A figure of example scenes with their labels."""
-    names = class_names or getattr(data, "class_names", None)
+    names = getattr(data, "class_names", None)
     images = sample(data, Classifier(nn.Identity(), "none", "unknown"), n=EVERYTHING, seed=seed, split=split)
     arrays, labels = as_arrays(images, kind)
     if kind == "combined":
         scenes = combined(arrays, labels, range(count), seed)
     else:
-        side = options.get("size") or 4 * max(images.size)
-        behind = backgrounds if isinstance(backgrounds, Backgrounds) else load_backgrounds(backgrounds, smallest=side)
-        scenes = on_background(arrays, labels, behind.images, range(count), seed, **options)
+        behind = find_backgrounds(backgrounds, size or 4 * max(images.size))
+        scenes = on_background(arrays, labels, behind.images, range(count), seed, size=size)
     figure, grid = panels(count, side=1.7, height=1.75 + 0.2 * (kind == "combined"))
     for axes, image, label in zip(grid, scenes.images, scenes.labels, strict=True):
         show_map(axes, image)

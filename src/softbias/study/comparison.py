@@ -103,13 +103,10 @@ def read_correct(run: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None
     return found.index, found.correct
 
 
-def compare_arms(
-    frame: pd.DataFrame, *, reference: str | None = None, metric: str = "accuracy", correct: Correct = read_correct
-) -> pd.DataFrame:
+def compare_arms(frame: pd.DataFrame, *, reference: str | None = None, correct: Correct = read_correct) -> pd.DataFrame:
     """One row per pair of arms, data set and fraction: arm minus other, over the seeds that both have.
 
     reference      compare every other arm with this one; otherwise all pairs, or with more than six arms all with the first
-    metric         the column that is compared
     correct        the path of a run -> its test images, and which of them it got right
 
     Columns: n seeds; arm_accuracy, other_accuracy over these; difference; seeds_low, seeds_high and p of the paired t test;
@@ -133,7 +130,7 @@ def compare_arms(
             if reference not in (None, arm, other):
                 continue
             pair = (other, arm) if arm == reference else (arm, other)
-            row, test = compare_pair(cell, pair, metric, correct)
+            row, test = compare_pair(cell, pair, correct)
             made.append({"data": data, "train_fraction": fraction, **row})
             tests.append(test)
     table = pd.DataFrame(made, columns=COMPARED)
@@ -147,15 +144,15 @@ def compare_arms(
     return table
 
 
-def compare_pair(cell: pd.DataFrame, pair: tuple[str, str], metric: str, correct: Correct) -> tuple[dict[str, Any], Paired]:
+def compare_pair(cell: pd.DataFrame, pair: tuple[str, str], correct: Correct) -> tuple[dict[str, Any], Paired]:
     """The row of two arms at one fraction of one data set, and its test."""
     one, two = (cell[cell["arm"] == name].set_index("seed") for name in pair)
     seeds = one.index.intersection(two.index)
-    a, b = one.loc[seeds, metric].to_numpy(float), two.loc[seeds, metric].to_numpy(float)
+    a, b = (runs.loc[seeds, "accuracy"].to_numpy(float) for runs in (one, two))
     n_test = float(pd.to_numeric(one["n_test"]).min())
     test = paired_t(a, b, grain=1 / (n_test * 6**0.5) if n_test > 0 else 0.0)
     images, n_images = NONE, 0
-    if metric == "accuracy" and len(seeds):
+    if len(seeds):
         images, n_images = over_images(list(one.loc[seeds, "run"]), list(two.loc[seeds, "run"]), correct)
     means = (a.mean(), b.mean()) if len(seeds) else (np.nan, np.nan)
     row = (

@@ -26,12 +26,15 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from scipy.optimize import curve_fit
 
-from softbias.stats import NONE, Interval
+from softbias.stats import LEVEL, NONE, Interval
 from softbias.study.comparison import prepare
 from softbias.study.headline import each
 
 Floats = NDArray[np.float64]
 LEAST_SIZES = 3
+MATCHING = [
+    "data", "train_fraction", "arm", "other", "n", "target", "needed", "low", "high", "smallest", "largest", "supported",
+]  # fmt: skip
 LEAST_DF = 3  # residual degrees of freedom; with fewer a band is wider than the chart
 DRAWS = 40_000  # with three seeds the tails are heavy: with 4,000 draws an edge still depends on the generator's seed
 
@@ -68,10 +71,8 @@ def data_to_match(
     amounts: Sequence[float],
     seeds: Sequence[Sequence[float]],
     target: Sequence[float],
-    confidence: float = 0.95,
     *,
     draws: int = DRAWS,
-    seed: int = 0,
 ) -> Needed:
     """How much data the curve needs to reach the mean of the target.
 
@@ -86,7 +87,7 @@ def data_to_match(
     amount = float(crossing(x, np.array([cell.mean() for cell in cells]), goal.mean())[0])
     if min(len(goal), *(len(cell) for cell in cells)) < 2:
         return Needed(amount, *NONE)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
 
     def means(cell: Floats) -> Floats:
         spread = float(cell.std(ddof=1) / np.sqrt(len(cell)))
@@ -94,13 +95,12 @@ def data_to_match(
         return drawn
 
     found = crossing(x, np.stack([means(cell) for cell in cells], 1), means(goal))
-    return Needed(amount, *quantiles(found, confidence))
+    return Needed(amount, *quantiles(found))
 
 
-def quantiles(found: Floats, confidence: float) -> Interval:
+def quantiles(found: Floats) -> Interval:
     """Quantiles of values that may be infinite, so that none is interpolated between two of them."""
-    edges = [(1 - confidence) / 2, (1 + confidence) / 2]
-    low, high = np.quantile(found, edges, method="inverted_cdf")
+    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="inverted_cdf")
     return float(low), float(high)
 
 
@@ -120,20 +120,17 @@ class Fitted:
     def error(self, n: ArrayLike) -> Floats:
         return self.c + self.a * np.asarray(n, float) ** -self.b
 
-    def accuracy(self, n: ArrayLike) -> Floats:
-        return 1 - self.error(n)
-
-    def band(self, n: ArrayLike, confidence: float = 0.95) -> tuple[Floats, Floats]:
+    def band(self, n: ArrayLike) -> tuple[Floats, Floats]:
         """Interval of the accuracy of the mean curve at n."""
         x = np.atleast_1d(np.asarray(n, float))
         slope = self.gradient(x)  # (points, parameters)
         spread = np.sqrt(np.einsum("pi,ij,pj->p", slope, self.covariance, slope))
-        half = float(stats.t.ppf(0.5 + confidence / 2, self.df)) * spread
+        half = float(stats.t.ppf(0.5 + LEVEL / 2, self.df)) * spread
         logs = np.log(self.error(x))
         return 1 - np.minimum(np.exp(logs + half), 1.0), 1 - np.exp(logs - half)
 
 
-def fit_curve(amounts: ArrayLike, accuracies: ArrayLike, confidence: float = 0.95) -> Fitted | None:
+def fit_curve(amounts: ArrayLike, accuracies: ArrayLike) -> Fitted | None:
     """The fitted curve through single runs, or None where there are too few of them or a run without any error."""
     x, errors = np.asarray(amounts, float), 1 - np.asarray(accuracies, float)
     good = np.isfinite(errors)
@@ -141,13 +138,12 @@ def fit_curve(amounts: ArrayLike, accuracies: ArrayLike, confidence: float = 0.9
     sizes = len(np.unique(x))
     if sizes < LEAST_SIZES or len(x) - 2 < LEAST_DF or (errors <= 0).any():
         return None
-    straight = fit_straight(x, np.log(errors), confidence)
-    return (
-        fit_floor(x, np.log(errors), straight, confidence) if sizes > LEAST_SIZES and len(x) - 3 >= LEAST_DF else None
-    ) or straight
+    straight = fit_straight(x, np.log(errors))
+    enough = sizes > LEAST_SIZES and len(x) - 3 >= LEAST_DF
+    return (fit_floor(x, np.log(errors), straight) if enough else None) or straight
 
 
-def fit_straight(x: Floats, logs: Floats, confidence: float) -> Fitted:
+def fit_straight(x: Floats, logs: Floats) -> Fitted:
     """log e = log a − b log n: ordinary least squares."""
     design = np.stack([np.ones_like(x), -np.log(x)], 1)
     (level, b), *_ = np.linalg.lstsq(design, logs)
@@ -158,11 +154,11 @@ def fit_straight(x: Floats, logs: Floats, confidence: float) -> Fitted:
     def gradient(n: Floats) -> Floats:
         return np.stack([np.ones_like(n), -np.log(n)], 1)
 
-    half = float(stats.t.ppf(0.5 + confidence / 2, df) * np.sqrt(covariance[1, 1]))
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, df) * np.sqrt(covariance[1, 1]))
     return Fitted(float(np.exp(level)), float(b), 0.0, (b - half, b + half), variance**0.5, df, gradient, covariance)
 
 
-def fit_floor(x: Floats, logs: Floats, start: Fitted, confidence: float) -> Fitted | None:
+def fit_floor(x: Floats, logs: Floats, start: Fitted) -> Fitted | None:
     """The same with a floor c; None where the data show no floor, or cannot tell."""
 
     def model(n: Floats, level: float, b: float, c: float) -> Any:
@@ -185,7 +181,7 @@ def fit_floor(x: Floats, logs: Floats, start: Fitted, confidence: float) -> Fitt
         return slope
 
     sd = float(np.sqrt(((logs - model(x, level, b, c)) ** 2).sum() / df))
-    half = float(stats.t.ppf(0.5 + confidence / 2, df) * np.sqrt(covariance[1, 1]))
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, df) * np.sqrt(covariance[1, 1]))
     return Fitted(float(np.exp(level)), b, c, (b - half, b + half), sd, df, gradient, np.asarray(covariance))
 
 
@@ -212,21 +208,7 @@ def matching_data(frame: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFram
             | {"target": float(np.mean(target)), "needed": found.amount, "low": found.low, "high": found.high}
             | {"smallest": min(curve), "largest": max(curve), "supported": row.supported}
         )
-    columns = [
-        "data",
-        "train_fraction",
-        "arm",
-        "other",
-        "n",
-        "target",
-        "needed",
-        "low",
-        "high",
-        "smallest",
-        "largest",
-        "supported",
-    ]
-    return pd.DataFrame(made, columns=columns)
+    return pd.DataFrame(made, columns=MATCHING)
 
 
 def curve_fits(frame: pd.DataFrame) -> dict[tuple[str, str], Fitted]:

@@ -43,7 +43,7 @@ def inputs_of(shape, dtype: torch.dtype = torch.float32, layout: str = "by token
 
 
 def exact(inputs: Inputs, grid: Grid) -> Tensor:
-    """By the layer's own parts, which the kernels' module has no share in."""
+    """The definition, from the layer's own parts and without the kernels' module."""
     content_out, v, weight, bias, gate = inputs
     bias_of_heads = PositionBias(len(weight), grid, 1.0, [(0, 0)] * len(weight), bias=True).double()
     position_out = functional_call(bias_of_heads, {"weight": weight, "bias": bias}, v)
@@ -137,7 +137,7 @@ def test_parameters_may_be_in_half_precision_too() -> None:
 
 @pytest.fixture
 def as_on_a_card(monkeypatch) -> list:
-    """The layer takes the kernel for CPU tensors, in the interpreter; what it was asked for."""
+    """The layer takes the kernel for CPU tensors, in the interpreter. Returns (tokens, channels) of every request."""
     asked: list = []
 
     def usable(tensor, tokens, channels, longest, widest=64) -> bool:

@@ -21,17 +21,14 @@ export function largest(values) {
   return most;
 }
 
-// One pixel per patch; the style sheet enlarges it without smoothing.
-function small(values, height, width, most) {
+// One pixel per value, colored by `paint`: red, green, blue, opacity.
+function small(values, height, width, paint) {
   const canvas = document.createElement("canvas");
   canvas.width = width;
   canvas.height = height;
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
-  values.forEach((value, index) => {
-    const [red, green, blue] = color(Math.abs(value) / most, value < 0 ? NEGATIVE : POSITIVE);
-    image.data.set([red, green, blue, 255], 4 * index);
-  });
+  values.forEach((value, index) => image.data.set(paint(value), 4 * index));
   context.putImageData(image, 0, 0);
   return canvas;
 }
@@ -54,7 +51,8 @@ export function drawMap(canvas, values, [height, width], most, query) {
   canvas.height = height * zoom;
   const context = canvas.getContext("2d");
   context.imageSmoothingEnabled = false;
-  context.drawImage(small(values, height, width, most), 0, 0, canvas.width, canvas.height);
+  const paint = (value) => [...color(Math.abs(value) / most, value < 0 ? NEGATIVE : POSITIVE), 255];
+  context.drawImage(small(values, height, width, paint), 0, 0, canvas.width, canvas.height);
   box(context, query, height, width, Math.max(1, zoom / 8));
 }
 
@@ -73,19 +71,10 @@ export function drawStage(canvas, picture, grid, query, heat) {
   if (heat) {
     const { values, shape: [height, width] } = heat;
     const low = Math.min(...values), span = Math.max(Math.max(...values) - low, 1e-12);
-    const layer = document.createElement("canvas");
-    layer.width = width;
-    layer.height = height;
-    const paint = layer.getContext("2d");
-    const image = paint.createImageData(width, height);
-    values.forEach((value, index) => {
-      const share = (value - low) / span;
-      image.data.set([...color(share, POSITIVE), 255 * (0.12 + 0.76 * share)], 4 * index);
-    });
-    paint.putImageData(image, 0, 0);
+    const shares = values.map((value) => (value - low) / span);
     context.imageSmoothingEnabled = true;
     context.imageSmoothingQuality = "high";
-    context.drawImage(layer, 0, 0, canvas.width, canvas.height);
+    context.drawImage(small(shares, height, width, (share) => [...color(share, POSITIVE), 255 * (0.12 + 0.76 * share)]), 0, 0, canvas.width, canvas.height);
   }
   if (grid) {
     context.lineWidth = 1;

@@ -30,7 +30,6 @@ TABLE: dict[str, tuple[float, ...]] = {  # Table 1, percent on SETS; the documen
     "ARViT-R1-6": (87.55, 87.31, 85.15, 95.78, 81.15),
 }
 EPOCH = {"ARViT-Base": 1004, "distance": 1100, "similarity": 1124, "ViT-Tiny": 1365, "ViT-B": 6552}  # seconds: 16m44 … 1h49m12
-STYLE = {"width": 512, "heads": 8}  # of the similarity models, as the release has them
 NANO = {"patch_size": 8, "depth": LAYERS, "width": 32}
 
 
