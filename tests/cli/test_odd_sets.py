@@ -109,3 +109,34 @@ def test_a_split_that_cannot_be_read_at_all_is_not_replaced_by_another(tmp_path)
     with pytest.raises(SoftbiasError, match="no picture of test can be read"):
         load_dataset(tmp_path / "set", img_size=8, skip_broken=True)
     assert any("no picture of test can be read" in text(problem.note) for problem in check(tmp_path / "set").problems)
+
+
+def test_a_class_without_test_images_is_trained_and_the_others_are_scored(tmp_path, capsys):
+    counts = {"train/a": 12, "train/b": 12, "train/rare": 2, "val/a": 3, "val/rare": 3, "test/a": 4, "test/b": 4}
+    for number, (folder, count) in enumerate(counts.items()):
+        for index in range(count):
+            picture(tmp_path / "set" / folder / f"{index}.png", 100 * number + index)
+    report = check(tmp_path / "set")
+    lacking = [note.values for note in report.notes if note.kind == "split-lacks-classes"]
+    assert report.fit_to_train
+    assert lacking == [{"split": "val", "classes": ["b"]}, {"split": "test", "classes": ["rare"]}]
+    out = tmp_path / "run"
+    assert main(["fit", str(tmp_path / "set"), *FIT, "--out", str(out)]) == 0
+    assert "test has no picture of rare" in capsys.readouterr().out
+    summary = json.loads((out / "summary.json").read_text())
+    rows = {row["name"]: row for row in summary["test"]["classes"]}
+    assert rows["rare"]["n"] == 0 and rows["rare"]["recall"] is None
+    recalls = [rows["a"]["recall"], rows["b"]["recall"]]
+    assert summary["test"]["balanced_accuracy"] == pytest.approx(sum(recalls) / 2)
+    assert [note["values"] for note in summary["notes"] if note["kind"] == "split-lacks-classes"] == lacking
+    assert "test has no picture of rare" in (out / "report.html").read_text()
+    assert (out / "confusion.png").stat().st_size > 0
+    for split in ("val", "test", "train"):
+        assert main(["evaluate", str(out), "--split", split, "--json"]) == 0
+    assert main(["predict", str(out), str(tmp_path / "set" / "train" / "rare")]) == 0
+
+
+def test_a_class_that_is_only_in_test_is_refused_by_name(tmp_path):
+    for number, folder in enumerate(("train/a", "train/b", "test/a", "test/unknown")):
+        picture(tmp_path / "set" / folder / "1.png", number)
+    assert "1 of the classes of test have no picture in train to learn from: unknown" in agree(tmp_path / "set")

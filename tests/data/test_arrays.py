@@ -150,7 +150,7 @@ def test_a_class_without_images_is_mentioned(tmp_path):
             {"x_train": X, "y_train": Y, "x_test": X[:, :4], "y_test": Y},
             r"one size, but x_test has \(4, 10\) beside \(8, 10\)",
         ),
-        ({"x_train": X, "y_train": Y, "x_test": X[:2], "y_test": Y[:2]}, "2 not in test"),
+        ({"x_train": X[:2], "y_train": Y[:2], "x_test": X, "y_test": Y}, "no picture in train to learn from: 2"),
     ],
 )
 def test_arrays_that_do_not_match_are_refused(tmp_path, arrays, message):

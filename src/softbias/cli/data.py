@@ -77,7 +77,9 @@ def in_lines(report: Report, most: int = 10) -> list[str]:
         lines += [f"  {name}" for name in problem.files[:most]]
         if len(problem.files) > most:
             lines.append(f"  and {len(problem.files) - most} more")
-    return [*lines, "fit to train on" if report.fit_to_train else "NOT fit to train on"]
+    warnings = sum(problem.severity == "warning" for problem in report.problems)
+    heed = f"; {warnings} warning{'' if warnings == 1 else 's'} above" if warnings else ""
+    return [*lines, f"fit to train on{heed}" if report.fit_to_train else "NOT fit to train on"]
 
 
 def cache(clear: bool = False, json: bool = False) -> None:

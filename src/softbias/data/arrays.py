@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from softbias.data.dataset import Dataset
 from softbias.data.folders import natural
-from softbias.data.listing import SPLIT_NAMES, require_same_classes, some
+from softbias.data.listing import SPLIT_NAMES, refuse_unlearned_classes, some
 from softbias.errors import SoftbiasError, in_one_line
 from softbias.files import require_regular
 from softbias.notes import Note
@@ -152,7 +152,7 @@ def read_arrays(path: str | Path) -> Dataset:
         )
     if splits:
         split_names = [name for name, indices in splits.items() for _ in indices]
-        require_same_classes(path, [class_names[number] for number in numbers], split_names)
+        refuse_unlearned_classes(path, [class_names[number] for number in numbers], split_names)
     everything = images[0] if len(images) == 1 else np.concatenate(images)
     return Dataset(path.stem, everything, numbers, class_names, splits, notes=notes)
 

@@ -3,8 +3,9 @@
     report = check("my_pictures")
     report.fit_to_train, report.problems, report.to_dict()
 
-An error means that training would refuse the set, or that its test result would mean nothing; a warning, that somebody
-should look. Every picture is opened and decoded, none is changed. `pages.wording` has a sentence for each kind of problem.
+An error means that training would refuse the set: both make the same decision. A warning means that somebody should look:
+copies of test pictures in train make a test result better than the model is. Every picture is opened and decoded, none is
+changed. `pages.wording` has a sentence for each kind of problem.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from softbias.errors import SoftbiasError
 from softbias.files import NotAFileError, escaped, open_regular
 from softbias.notes import Note
 
-LEAK = 0.01  # share of a held-out split that may be in another one byte for byte before its result means nothing
 IMBALANCE = 3.0
 FEW = 10  # training pictures of a class
 REFUSED = ("pictures-without-split", "groups-cut")  # training refuses these splits, and the report has named the files
@@ -236,9 +236,9 @@ def repeated(
     problems: list[Problem] = []
     notes: list[Note] = []
 
-    def report(severity: str, kind: str, pairs: list[Pair], **values: object) -> None:
+    def report(kind: str, pairs: list[Pair], **values: object) -> None:
         files = tuple(f"{names[a]} = {names[b]}" for a, b in pairs)
-        problems.append(Problem(severity, Note(kind, {"count": len(pairs), **values}), files))
+        problems.append(Problem("warning", Note(kind, {"count": len(pairs), **values}), files))
 
     for copies, groups, unlike in (  # unlike: numbers that two pictures must not share, so that exact copies count only once
         ("exact", _groups(exact), every),
@@ -248,15 +248,14 @@ def repeated(
             found = [pair for members in groups for pair in _across(members, split, held, rest, unlike)]
             if found:
                 share = len(found) / Counter(split)[held]
-                severity = "error" if copies == "exact" and share > LEAK else "warning"
-                report(severity, "leakage", found, copies=copies, held_out=held, other=rest, share=share)
+                report("leakage", found, copies=copies, held_out=held, other=rest, share=share)
         pairs = [pair for members in groups for pair in _others(members, unlike)]
         conflicts = [(a, b) for a, b in pairs if labels[a] != labels[b]]
         if conflicts:
-            report("warning", "label-conflict", conflicts, copies=copies)
+            report("label-conflict", conflicts, copies=copies)
         alike = [(a, b) for a, b in pairs if labels[a] == labels[b]]  # the others have just been reported
         if alike and not any(split):
-            report("warning", "copies", alike, copies=copies)
+            report("copies", alike, copies=copies)
         same = sum(split[a] == split[b] for a, b in pairs)
         if same and any(split):
             notes.append(Note("copies-in-one-split", {"count": same, "copies": copies}))

@@ -149,7 +149,7 @@ def _list(root: Path, walk: FolderWalk) -> Listing:
             files += found_files
             classes += names
             split += [name] * len(found_files)
-    require_same_classes(root, classes, split)
+    refuse_unlearned_classes(root, classes, split)
     return make_listing(root, files, classes, split, notes)
 
 
@@ -192,22 +192,17 @@ def _same_inside(root: Path, folders: Sequence[Path], walk: FolderWalk) -> list[
     return [Note("classes-one-level-deeper", {"folder": str(root), "classes": classes, "inside": sorted(shared, key=natural)})]
 
 
-def require_same_classes(source: Path, classes: Sequence[str], split: Sequence[str]) -> None:
-    """Refuse splits whose classes are not those of train, and say which."""
+def refuse_unlearned_classes(source: Path, classes: Sequence[str], split: Sequence[str]) -> None:
+    """Refuse classes that are only in val or test, by name. Those that val or test lack are noted (`splits.require_usable`)."""
     have: dict[str, set[str]] = {}
     for label, name in zip(classes, split, strict=True):
         have.setdefault(name, set()).add(label)
-    train = have.get("train", set())
-    for name in ("val", "test"):
-        only, missing = have.get(name, train) - train, train - have.get(name, train)
-        if train and (only or missing):
-            parts = [
-                f"{some(sorted(names, key=natural))} {where}"
-                for names, where in ((only, f"only in {name}"), (missing, f"not in {name}"))
-                if names
-            ]
+    for name in ("val", "test") if "train" in have else ():
+        only = sorted(have.get(name, set()) - have["train"], key=natural)
+        if only:
             raise SoftbiasError(
-                f"{source}: train and {name} have different classes: {'; '.join(parts)}. Every split needs all of them"
+                f"{source}: {len(only)} of the classes of {name} have no picture in train to learn from: "
+                f"{some(only)}; add some to train, or take the class out of {name}"
             )
 
 

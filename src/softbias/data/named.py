@@ -20,7 +20,7 @@ from softbias.data import fashion
 from softbias.data.cache import Progress
 from softbias.data.dataset import Dataset
 from softbias.data.decode import check_resize_mode
-from softbias.data.listing import list_folder, make_listing, require_same_classes
+from softbias.data.listing import list_folder, make_listing
 from softbias.data.obtain import (
     VAL_IS_TEST,
     cifar_batches,
@@ -29,6 +29,7 @@ from softbias.data.obtain import (
     flower_files,
     missing,
     reachable,
+    require_same_classes,
     with_torchvision,
 )
 from softbias.data.packs import ARRAY_FILES, PACKED, DatasetRequest, array_folder, npz_pack, resized_set, sheets

@@ -23,7 +23,7 @@ from softbias.data.listing import (
     Listing,
     counted_images,
     make_listing,
-    require_same_classes,
+    refuse_unlearned_classes,
     some,
 )
 from softbias.data.splits import Indices, splits_of
@@ -55,7 +55,7 @@ def list_csv(path: str | Path, group_by: str | None = None) -> Listing:
         if unknown:
             raise SoftbiasError(f"{path}: the column split takes train, val, test or nothing, but has {some(unknown)}")
         split = [SPLIT_NAMES.get(name.casefold(), "") for name in table["split"]]
-        require_same_classes(path, table["label"], split)
+        refuse_unlearned_classes(path, table["label"], split)
     listing = make_listing(path, files, table["label"], split, [])
     column = (group_by or "").strip().casefold()
     if column not in table:

@@ -150,7 +150,10 @@ SPLITTING: dict[str, Callable[..., str]] = {  # data/splits
     "split-made": split_made,
     "split-read": lambda file: f"the split is read from {file}",
     "split-written": lambda file: f"the split is written to {file}",
-    "split-lacks-classes": lambda split, classes: f"{split} has no picture of {some(classes)}",
+    "split-lacks-classes": lambda split, classes: (
+        f"{split} has no picture of {some(classes)}: it scores the other classes, and its averages over classes (balanced "
+        "accuracy, macro-F1) are over those"
+    ),
     "val-serves-as-test": lambda: "there is no test split, so val is used as test and takes part in no choice",
     "train-fraction": lambda count, fraction: f"{count:,} training pictures, {share(fraction)} of each class",
     "val-from-train": lambda count: f"{count:,} of the training pictures are set aside to choose the best epoch",
