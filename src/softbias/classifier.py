@@ -131,7 +131,7 @@ class Classifier:
     def logits(self, images: Tensor) -> Tensor:
         """# (B, 3, H, W) in [0, 1] -> (B, K)"""
         logits: Tensor = self.model(self.normalized(images))
-        return logits.float()
+        return finite(logits.float(), self.name)
 
     def read(self, picture: Picture) -> NDArray[np.uint8]:
         """A picture as the model sees it; BrokenImageError if a file holds none.  # (height, width, 3)"""
@@ -156,7 +156,8 @@ class Classifier:
         rows = []
         for start in range(0, len(arrays), batch):
             images = torch.from_numpy(np.ascontiguousarray(arrays[start : start + batch])).to(self.device)
-            rows.append(self.model(normalize(images.permute(0, 3, 1, 2), self.mean, self.std)).float().softmax(-1).cpu())
+            logits = self.model(normalize(images.permute(0, 3, 1, 2), self.mean, self.std)).float()
+            rows.append(finite(logits, self.name).softmax(-1).cpu())
         return torch.cat(rows).numpy() if rows else np.empty((0, len(self.output_names)), np.float32)
 
     def predict(self, files: Iterable[str | Path], *, batch: int = 64, threshold: float = LOW_CONFIDENCE) -> list[Prediction]:
@@ -189,6 +190,17 @@ class Classifier:
         best = int(probabilities.argmax())
         confidence = float(probabilities[best])
         return Prediction(file, self.output_names[best], confidence, confidence < threshold, tuple(map(float, probabilities)))
+
+
+def finite(logits: Tensor, name: str = "the model") -> Tensor:
+    """The logits; an error if some are no numbers, because nothing can be said about such a picture.  # (B, K)"""
+    broken = int((~torch.isfinite(logits)).any(-1).sum())
+    if broken:
+        raise SoftbiasError(
+            f"{name} gives outputs that are not finite for {broken} of {len(logits)} pictures: its weights or its "
+            "normalization are damaged, or too large for the precision; use another checkpoint, or train with a smaller --lr"
+        )
+    return logits
 
 
 def stated_preprocessing(model: Any) -> dict[str, Any]:

@@ -112,13 +112,8 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     try:
         make_folder(path.parent)
         temporary.mkdir()
-        mode = stat.S_IMODE(temporary.stat().st_mode) & 0o666
         yield temporary
-        for each in temporary.rglob("*"):
-            if each.is_file():
-                each.chmod(mode)
-            sync(each)
-        sync(temporary)
+        sync_folder(temporary)
         if path.exists():
             path.rename(old)  # removed when the new one is in place
         temporary.rename(path)
@@ -129,6 +124,33 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             old.rename(path)
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+@contextmanager
+def adding_to_folder(path: Path) -> Iterator[Path]:
+    """A new folder inside `path`, whose files at the end are synced and move into `path`, where they replace others."""
+    temporary = temporary_name(path / "new")
+    try:
+        make_folder(path)
+        temporary.mkdir()
+        yield temporary
+        sync_folder(temporary)
+        for each in sorted(temporary.iterdir()):
+            each.replace(path / each.name)
+        temporary.rmdir()
+        sync(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Give the files of a new folder the mode of the umask, and wait until all is on the disk."""
+    mode = stat.S_IMODE(folder.stat().st_mode) & 0o666
+    for each in (*folder.rglob("*"), folder):
+        if each.is_file():
+            each.chmod(mode)
+        sync(each)
 
 
 def remove_folder(path: Path) -> None:
@@ -261,4 +283,5 @@ def read_checksums(folder: Path) -> dict[str, str]:
     except (FileNotFoundError, UnicodeDecodeError) as error:
         reason = "it is gone" if isinstance(error, FileNotFoundError) else "it is not text"
         raise DamagedError(f"the files in {folder} cannot be verified by its {CHECKSUMS}: {reason}") from error
-    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    rows = [re.fullmatch(r"([0-9a-f]{64}) [ *](.+)", line) for line in lines]
+    return {row[2]: row[1] for row in rows if row is not None}

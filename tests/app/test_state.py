@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 from softbias.app.safety import Access
 from softbias.app.server import make_app
 from softbias.app.state import AppState, runs_in
+from softbias.errors import SoftbiasError
 from softbias.models import create_model
 from softbias.runs.opening import open_classifier
 from softbias.runs.run import Run
@@ -100,7 +101,7 @@ def test_only_safetensors_are_loaded(run, tmp_path):
     with pytest.raises(ValueError, match=r"no model\.safetensors"):
         open_classifier(tmp_path / "model")
     shutil.copy(tmp_path / "model" / "pytorch_model.bin", tmp_path / "model" / "model.safetensors")
-    with pytest.raises(Exception, match="header"):
+    with pytest.raises(SoftbiasError, match=r"model\.safetensors"):
         open_classifier(tmp_path / "model")
 
 

@@ -1,13 +1,18 @@
 """save and load, and timm reading what we wrote."""
 
 import json
+import math
+import os
 
 import pytest
 import timm
 import torch
+from safetensors.torch import save_file
 
+import softbias
 from softbias import create_model, list_models, load, load_weights, save
 from softbias.errors import SoftbiasError
+from softbias.files import DamagedError, write_checksums
 
 
 @pytest.mark.parametrize("name", list_models("*_nano"))
@@ -124,8 +129,71 @@ def test_weights_of_another_model_in_the_folder_are_listed(tmp_path):
     other = create_model("deit_nano", depth=3)
     save(other, tmp_path / "other")
     (tmp_path / "other" / "model.safetensors").rename(tmp_path / "model.safetensors")
+    with pytest.raises(DamagedError, match=r"model\.safetensors"):
+        load(tmp_path)
+    write_checksums(tmp_path, ["config.json", "model.safetensors"])
     with pytest.raises(SoftbiasError, match=r"blocks\.3\.\S+ is missing"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "SHA256SUMS"])
+def test_one_changed_bit_or_a_lost_file_is_damage(tmp_path, name):
+    save(create_model("deit_nano", num_classes=2), tmp_path, class_names=["cat", "dog"])
+    path = tmp_path / name
+    content = path.read_bytes()
+    at = {"config.json": content.find(b"cat"), "model.safetensors": len(content) - 30, "SHA256SUMS": 3}[name]
+    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    with pytest.raises(DamagedError):
+        load(tmp_path)
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(SoftbiasError):
+        load(tmp_path)
+    path.unlink()
+    with pytest.raises(SoftbiasError):
+        load(tmp_path)
+    path.write_bytes(content)
+    assert load(tmp_path).class_names == ("cat", "dog")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_no_numbers_are_neither_saved_nor_loaded_nor_exported(tmp_path, value):
+    model = create_model("deit_nano")
+    with torch.no_grad():
+        model.blocks[1].mlp.fc1.weight[3, 4] = value
+    for call in (lambda: save(model, tmp_path), lambda: softbias.export(model, tmp_path / "m.onnx")):
+        with pytest.raises(SoftbiasError, match=r"1 of \d+ tensors .*blocks\.1\.mlp\.fc1\.weight"):
+            call()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(SoftbiasError, match=r"blocks\.1\.mlp\.fc1\.weight"):
+        load_weights(create_model("deit_nano"), model.state_dict())
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_all_files_of_a_model_have_the_mode_that_the_umask_gives(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        save(create_model("deit_nano"), tmp_path / "model")
+    finally:
+        os.umask(before)
+    names = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
+    assert names == dict.fromkeys(("README.md", "SHA256SUMS", "config.json", "model.safetensors"), 0o666 & ~umask)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"blocks.0.attn.qk.weight": torch.zeros(4, 4)},
+        {"blocks.0.attn.qk.weight": torch.zeros(4, 4), "blocks.0.attn.v.weight": torch.zeros(4, 5)},
+        {"pos_embed": torch.zeros(7)},
+        {"head.weight": torch.zeros(())},
+    ],
+    ids=lambda state: ",".join(state),
+)
+def test_tensors_of_any_shape_under_known_names_are_refused_in_one_line(state, tmp_path):
+    save_file(state, tmp_path / "w.safetensors")
+    with pytest.raises(SoftbiasError, match="do not fit") as refused:
+        load_weights(create_model("deit_nano"), tmp_path / "w.safetensors")
+    assert "\n" not in str(refused.value)
 
 
 def test_a_broken_hugging_face_folder_is_named(tmp_path):

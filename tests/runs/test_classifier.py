@@ -111,3 +111,21 @@ def test_a_hugging_face_folder_says_how_to_normalize(files, tmp_path):
     (folder / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}')
     (row,) = Classifier.load(folder).predict(files[:1])
     assert sum(row.probabilities) == pytest.approx(1, abs=1e-5)
+
+
+def test_outputs_that_are_not_finite_are_refused_everywhere(little, tmp_path):
+    model = softbias.create_model("deit_nano", num_classes=3, patch_size=8)
+    with torch.no_grad():
+        model.head.weight.fill_(3e38)  # finite, but no sum of two of them is
+    classifier = Classifier.of(model, "huge", class_names=("a", "b", "c"), mean=(0.5,) * 3, std=(0.5,) * 3)
+    data = little()
+    Image.fromarray(data.images[0]).save(tmp_path / "x.png")
+    for call in (
+        lambda: classifier.predict([tmp_path / "x.png"]),
+        lambda: classifier.logits(torch.rand(2, 3, 32, 32)),
+        lambda: softbias.explain(classifier, tmp_path / "x.png"),
+        lambda: softbias.evaluate(classifier, data, device="cpu"),
+        lambda: softbias.probe(classifier, "shift", data="fashion", n=4, device="cpu"),
+    ):
+        with pytest.raises(SoftbiasError, match=r"not finite for \d+ of \d+ pictures"):
+            call()

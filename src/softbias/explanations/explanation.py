@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from softbias.attention import NoAttentionMapError
-from softbias.classifier import Classifier, Picture
+from softbias.classifier import Classifier, Picture, finite
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.files import write_bytes, write_text
 from softbias.grid import Grid
@@ -229,7 +229,7 @@ def explain_array(
         classifier.weights,
         image,
         names,
-        array(inspection.logits.float().softmax(-1)[0]),
+        array(finite(inspection.logits.float(), classifier.name).softmax(-1)[0]),
         int(inspection.target[0]),
         {method: array(by_method(method, model, images, inspection)[0]) for method in chosen},
         {layer: array(attention[0]) for layer, attention in inspection.maps.items()},

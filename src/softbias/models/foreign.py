@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,24 @@ import torch
 from torch import Tensor, nn
 
 from softbias.errors import FewTokensWarning, SoftbiasError, in_one_line, unknown_name
+from softbias.files import CHECKSUMS, verify_checksums
 from softbias.models.presets import FEW_PATCHES
 from softbias.models.spec import pair, suitable_patch
+from softbias.models.untrusted import check_folder, check_hugging_face, check_timm_options
+from softbias.models.weights import MOST_NAMED, check_finite
+from softbias.schema import read_json
 
 
-def create_timm(name: str, *, device: Any = None, dtype: torch.dtype | None = None, **options: Any) -> nn.Module:
-    """A model of timm's registry, with fresh weights unless `pretrained=True`; options go to timm."""
+def create_timm(
+    name: str, *, pretrained: bool = False, device: Any = None, dtype: torch.dtype | None = None, **options: Any
+) -> nn.Module:
+    """A model of timm's registry, with fresh weights unless `pretrained=True`; options go to the architecture."""
     import timm
 
     require_timm(name)
+    check_timm_options(name, options)
     try:
-        model: Any = timm.create_model(name, **options)
+        model: Any = timm.create_model(name, pretrained=pretrained, **options)
     except TypeError as error:
         refused = refused_options(name, options)
         left_out = {
@@ -37,7 +44,7 @@ def create_timm(name: str, *, device: Any = None, dtype: torch.dtype | None = No
             raise SoftbiasError(f"timm:{name} cannot be built with {options}: {in_one_line(error)}") from error
         # It takes any size, and has no paths to drop.
         kept = {option: value for option, value in options.items() if option not in left_out}
-        return create_timm(name, device=device, dtype=dtype, **kept)
+        return create_timm(name, pretrained=pretrained, device=device, dtype=dtype, **kept)
     except (AssertionError, RuntimeError, ValueError) as error:
         raise SoftbiasError(f"timm:{name} cannot be built with {options}: {in_one_line(error)}") from error
     grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
@@ -49,7 +56,7 @@ def create_timm(name: str, *, device: Any = None, dtype: torch.dtype | None = No
             stacklevel=3,
         )
     model.name = f"timm:{name}"
-    model.timm_options = {option: value for option, value in options.items() if option != "pretrained"}
+    model.timm_options = dict(options)
     model.class_names = None
     made: nn.Module = model.to(device=device, dtype=dtype)
     return made
@@ -61,14 +68,13 @@ def refused_options(name: str, options: dict[str, Any]) -> list[str]:
 
     refused = []
     for option in options:
-        if option != "pretrained":
-            try:
-                with torch.device("meta"):
-                    timm.create_model(name, **{option: options[option]})
-            except TypeError:
-                refused.append(option)
-            except Exception:
-                continue
+        try:
+            with torch.device("meta"):
+                timm.create_model(name, **{option: options[option]})
+        except TypeError:
+            refused.append(option)
+        except Exception:
+            continue
     return refused
 
 
@@ -136,12 +142,17 @@ def create_hugging_face(
         from transformers import AutoConfig, AutoModelForImageClassification
     except ImportError as error:
         raise SoftbiasError("hf: models need the package transformers: pip install 'softbias[hf]'") from error
-    if not (Path(folder) / "config.json").is_file():
+    path = Path(folder)
+    if not (path / "config.json").is_file():
         raise SoftbiasError(f"hf:{folder}: there is no config.json in that folder")
+    check_folder(path)
+    check_hugging_face(path, read_json(path / "config.json"))
+    if (path / CHECKSUMS).is_file():
+        verify_checksums(path, ())
     if any(Path(folder).glob("*.bin")) and not any(Path(folder).glob("*.safetensors")):
         raise SoftbiasError(f"hf:{folder} holds pickled weights, which can run code; save them as safetensors first")
     with opening(folder):
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     size = getattr(config, "image_size", None)
     if img_size is not None and size is not None and pair("image_size", size) != pair("img_size", img_size):
         raise SoftbiasError(f"hf:{folder} is for image_size={size}, but {img_size} was asked for")
@@ -151,21 +162,47 @@ def create_hugging_face(
         config.num_labels = num_classes
     models: Any = AutoModelForImageClassification
     with opening(folder):
-        if any(Path(folder).glob("*.safetensors")):
-            model = models.from_pretrained(
-                folder, config=config, local_files_only=True, use_safetensors=True, ignore_mismatched_sizes=True
-            )
-        else:
-            model = models.from_config(config)
-    return HuggingFaceClassifier(model).to(device=device, dtype=dtype)
+        if not any(path.glob("*.safetensors")):
+            return HuggingFaceClassifier(models.from_config(config, trust_remote_code=False)).to(device=device, dtype=dtype)
+        model, found = models.from_pretrained(
+            folder, config=config, local_files_only=True, use_safetensors=True, ignore_mismatched_sizes=True,
+            trust_remote_code=False, output_loading_info=True,
+        )  # fmt: skip
+    made = HuggingFaceClassifier(model)
+    check_loaded(made, folder, found, new_head=num_classes is not None)
+    return made.to(device=device, dtype=dtype)
+
+
+def check_loaded(model: HuggingFaceClassifier, folder: str, found: Mapping[str, Any], *, new_head: bool) -> None:
+    """Refuse weights that transformers replaced by random ones; a head for another number of classes may be new.
+
+    Tensors that the model has no use for, such as the pooler of a backbone, are left out, as transformers does.
+    """
+    misshapen = [f"{name} is {tuple(given)}, the model has {tuple(own)}" for name, given, own in found["mismatched_keys"]]
+    wrong = [*(f"{name} is missing" for name in sorted(found["missing_keys"])), *misshapen]
+    wrong = [each for each in wrong if not (new_head and each.startswith("classifier."))]
+    if wrong:
+        more = f" and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+        raise SoftbiasError(f"the weights of hf:{folder} do not fit: {'; '.join(wrong[:MOST_NAMED])}{more}")
+    check_finite(model.model.state_dict(), folder)
 
 
 @contextmanager
 def opening(folder: str) -> Iterator[None]:
-    """An error of transformers on a user's folder becomes one that says which folder it is."""
+    """An error of transformers on a user's folder becomes one that says which folder it is; its own prints are left out."""
+    from transformers.utils import logging as transformers_logging
+
+    logging: Any = transformers_logging
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         yield
-    except OSError:
-        raise
     except Exception as error:  # of transformers, safetensors and JSON: there is no common kind
+        if isinstance(error, OSError) and error.errno is not None:  # of the system; transformers has some of its own
+            raise
         raise SoftbiasError(f"hf:{folder} cannot be opened: {in_one_line(error)}") from error
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -4,7 +4,8 @@
     model = softbias.load("flowers")                     # or timm.create_model("local-dir:flowers", pretrained=True)
     softbias.export(model, "flowers.onnx")
 
-A folder holds config.json (spec, class names, preprocessing), model.safetensors and a model card. Nothing is ever unpickled.
+A folder holds config.json (spec, class names, preprocessing), model.safetensors, SHA256SUMS, by which loading verifies both,
+and a model card. Nothing is ever unpickled, and a folder from somebody else leads to no file outside of it and to no address.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ from torch import nn
 
 from softbias._version import __version__
 from softbias.errors import SoftbiasError
-from softbias.files import replacing, write_text
+from softbias.files import DamagedError, adding_to_folder, replacing, verify_checksums, write_checksums, write_text
 from softbias.models import Spec, build, create_model, spec_from_dict
 from softbias.models.cost import count_parameters
 from softbias.models.foreign import HuggingFaceClassifier
 from softbias.models.inspect import unwrap
 from softbias.models.presets import timm_cfg
 from softbias.models.spec import pair
-from softbias.models.weights import load_weights
+from softbias.models.untrusted import check_folder, check_timm_options
+from softbias.models.weights import check_finite, load_weights
 from softbias.schema import from_plain, read_json
 
 FORMAT = 1
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 PREPROCESSING = ("mean", "std", "interpolation", "crop_pct", "crop_mode", "input_size")
 
 
@@ -74,15 +77,18 @@ def save(
     for option in preprocessing or {}:
         if option not in PREPROCESSING:
             raise SoftbiasError(f"preprocessing takes {', '.join(PREPROCESSING)}, but got {option!r}")
-    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    check_finite(tensors)
     if isinstance(model, HuggingFaceClassifier):
         if names:
             model.model.config.id2label = dict(enumerate(names))
             model.model.config.label2id = {name: index for index, name in enumerate(names)}
-        model.model.save_pretrained(folder)
-        if preprocessing and {"mean", "std"} <= set(preprocessing):
-            processor = image_processor(model, preprocessing)
-            write_text(folder / "preprocessor_config.json", json.dumps(processor, indent=2) + "\n")
+        with adding_to_folder(folder) as temporary:
+            model.model.save_pretrained(temporary)
+            if preprocessing and {"mean", "std"} <= set(preprocessing):
+                processor = image_processor(model, preprocessing)
+                write_text(temporary / "preprocessor_config.json", json.dumps(processor, indent=2) + "\n")
+            write_checksums(temporary, sorted(path.name for path in temporary.iterdir()))
         return folder
     cfg = dict(getattr(model, "pretrained_cfg", None) or {})
     if isinstance(getattr(model, "spec", None), Spec):
@@ -102,12 +108,12 @@ def save(
         "pretrained_cfg": {name: value for name, value in cfg.items() if value is not None and name not in ("url", "file")},
         "softbias": {"format": FORMAT, "version": __version__, "name": getattr(model, "name", None)},
     }
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    with replacing(folder / "model.safetensors") as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt"})
     given = {name: value for name, value in config.items() if value is not None}
-    write_text(folder / "config.json", json.dumps(given, indent=2) + "\n")
-    write_text(folder / "README.md", model_card(model, names, config["pretrained_cfg"], card))
+    with adding_to_folder(folder) as temporary:
+        save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
+        write_text(temporary / CONFIG, json.dumps(given, indent=2) + "\n")
+        write_checksums(temporary, (CONFIG, WEIGHTS))
+        write_text(temporary / CARD, model_card(model, names, config["pretrained_cfg"], card))
     return folder
 
 
@@ -125,6 +131,7 @@ def image_processor(model: HuggingFaceClassifier, preprocessing: Mapping[str, An
 def load(folder: str | Path, *, device: Any = None) -> nn.Module:
     """The model that `save` wrote, in evaluation mode, with its class names."""
     folder = Path(folder)
+    check_folder(folder)
     config = read_config(folder)
     if "model_type" in config:
         return create_model(f"hf:{folder}", device=device).eval()
@@ -136,27 +143,38 @@ def load(folder: str | Path, *, device: Any = None) -> nn.Module:
             f"{folder} was saved by softbias {saved_by['version']} in format {saved_by['format']}, "
             f"and this is softbias {__version__}, which reads up to format {FORMAT}: upgrade softbias"
         )
-    weights = folder / "model.safetensors"
+    weights = folder / WEIGHTS
     if not weights.is_file():
-        raise SoftbiasError(f"there are no weights in {folder}: it has no model.safetensors")
+        raise SoftbiasError(f"there are no weights in {folder}: it has no {WEIGHTS}")
     args, name = dict(config.get("model_args", {})), saved_by["name"]
-    if "spec" in args:
-        model: Any = build(spec_from_dict(args["spec"], f"{folder / 'config.json'}: model_args.spec"), name=name)
-    elif name is not None and name.startswith("timm:"):
-        model = create_model(name, num_classes=config["num_classes"], **args)
-    else:
-        raise SoftbiasError(f"{folder / 'config.json'} names neither a spec nor a model of timm's")
+    spec = spec_from_dict(args["spec"], f"{folder / CONFIG}: model_args.spec") if "spec" in args else None
+    if spec is None and (name is None or not name.startswith("timm:")):
+        raise SoftbiasError(f"{folder / CONFIG} names neither a spec nor a model of timm's")
+    if spec is None:
+        check_timm_options(str(name).removeprefix("timm:"), args)
+    verify_checksums(folder, (CONFIG, WEIGHTS))
+    model: Any
+    model = build(spec, name=name) if spec else create_model(str(name), num_classes=config["num_classes"], **args)
     load_weights(model, weights)
     model.pretrained_cfg = model.default_cfg = {**config["pretrained_cfg"], "architecture": config["architecture"]}
     names = config.get("label_names")
+    if names and len(names) != config["num_classes"]:
+        raise SoftbiasError(f"{folder / CONFIG} has num_classes {config['num_classes']}, but {len(names)} label_names")
     model.class_names = tuple(names) if names else None
     loaded: nn.Module = model.to(device=device) if device is not None else model
     return loaded.eval()
 
 
+def verify(folder: Path) -> None:
+    """DamagedError unless a folder that `save` wrote is whole: no file is gone, and none is changed but for the model card."""
+    verify_checksums(folder, (CONFIG, WEIGHTS))
+    if "softbias" in read_json(folder / CONFIG) and not (folder / CARD).is_file():
+        raise DamagedError(f"{folder / CARD} is gone")
+
+
 def read_config(folder: Path) -> SavedConfig:
     """config.json, checked; that of a Hugging Face model (it has a model_type) is left to transformers."""
-    path = folder / "config.json"
+    path = folder / CONFIG
     if not path.is_file():
         raise SoftbiasError(f"there is no saved model in {folder}: it has no config.json")
     plain = read_json(path)
@@ -201,6 +219,7 @@ def export(model: nn.Module, path: str | Path, *, img_size: tuple[int, int] | No
     except ImportError as error:
         raise SoftbiasError("ONNX export needs onnx and onnxscript: pip install 'softbias[onnx]'") from error
     model = unwrap(model)
+    check_finite(model.state_dict())
     path = Path(path)
     if path.suffix != ".onnx":
         raise SoftbiasError(f"an ONNX file is named *.onnx, but path={str(path)!r}")

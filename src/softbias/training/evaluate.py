@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from softbias.classifier import finite
 from softbias.data.dataset import Dataset
 from softbias.stats import wilson
 from softbias.training.batches import SplitImages, plain_batches
@@ -67,9 +68,13 @@ def evaluate_split(
     device: torch.device,
     precision: AbstractContextManager[Any] | None = None,
 ) -> tuple[Probabilities, Labels, dict[str, Any]]:
-    """The predictions on the images at these indices, as from `predict_probabilities`, and their `score`."""
+    """The predictions on the images at these indices, as from `predict_probabilities`, and their `score`.
+
+    Outputs that are not finite are an error here, at the end; in the middle of a training they are not.
+    """
     images = SplitImages(data, indices, device)
     probabilities, labels = predict_probabilities(model, images, mean, std, objective=objective, precision=precision)
+    finite(torch.from_numpy(probabilities))
     return probabilities, labels, score(probabilities, labels, objective.output_names(data.class_names))
 
 
