@@ -96,7 +96,7 @@ def draw(classes: list[np.ndarray]) -> np.ndarray:
 
 
 def png(sheet: np.ndarray) -> bytes:
-    """The sheet as PNG, with what it shows written inside, for whoever meets the file alone."""
+    """The sheet as PNG, with a description inside, for a reader who has the file alone."""
     about = {
         "classes": fashion.CLASSES,
         "layout": f"{fashion.COLUMNS} pictures of {fashion.TILE} x {fashion.TILE} a row, six rows a class in this order",

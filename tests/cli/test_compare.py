@@ -80,7 +80,7 @@ def test_runs_are_listed_filtered_compared_and_removed(study, capsys, tmp_path):
     assert ("model_options.patch_size" in printed and "accuracy" in printed) or "parameters" in printed
     assert main(["runs", "diff", first, first]) == 0
     assert "do not differ" in capsys.readouterr().out
-    assert "there is nobody to ask" in fails(capsys, "runs", "delete", first)
+    assert "--yes" in fails(capsys, "runs", "delete", first)
     assert main(["runs", "delete", first, "--yes"]) == 0
     assert "1 run removed" in capsys.readouterr().out
     assert main(["runs", str(copy), "--json"]) == 0

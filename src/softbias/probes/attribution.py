@@ -234,8 +234,7 @@ def grad_cam(model: nn.Module, images: Tensor, target: Tensor) -> Tensor:
 def noise(model: nn.Module, images: Tensor, target: Tensor) -> Tensor:
     """The same noise for the same batch, independent of the global seed."""
     height, width = cells(model, images)
-    found = torch.rand(len(images), height, width, generator=torch.Generator().manual_seed(0)).to(images)
-    return found / found.sum((1, 2), keepdim=True)
+    return as_shares(torch.rand(len(images), height, width, generator=torch.Generator().manual_seed(0)).to(images))
 
 
 METHODS: Mapping[str, Method] = {

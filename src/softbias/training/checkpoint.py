@@ -103,7 +103,7 @@ class State:
 
     sums           what the steps of the epoch under way returned (`step.step_names`)
     seconds        time spent on steps
-    best_weights   of the best epoch, in the memory of the CPU; empty where nobody asked for them
+    best_weights   of the best epoch, in the memory of the CPU; empty if they are not kept
     """
 
     model: nn.Module
