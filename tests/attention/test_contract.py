@@ -22,6 +22,7 @@ TABLE: list[tuple[str, int, Grid, dict[str, Any]]] = [  # name, heads, grid, opt
     ("gated", 4, Grid(3, 5), {}),
     ("gated", 4, Grid(4, 4), {"gate": -1.0, "strength": 2.0, "qkv_bias": True}),
     ("gated", 2, Grid(4, 3, prefix=1), {"prefix": "content", "centers": "rectangular"}),
+    ("gated", 2, Grid(3, 5, prefix=1), {"prefix": "content", "centers": "rectangular", "gating": "free"}),
     ("masked", 4, Grid(3, 5), {}),
     ("masked", 4, Grid(4, 4, prefix=1), {"rank": 5, "kernel": "gaussian(2)"}),
     ("masked", 2, Grid(3, 5), {"norm": "softmax", "roll": "none", "kernel": "exp_l1"}),

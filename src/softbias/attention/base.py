@@ -218,9 +218,14 @@ class Attention(nn.Module):
         """The state dict of the same mechanism on another grid; what depends on offsets alone stays as it is."""
         return self.state_dict()
 
+    def is_plain(self) -> bool:
+        """Whether its map is softmax(Q Kᵀ / √D) and nothing else."""
+        mixture = self.mixture()
+        return mixture is not None and mixture.share is None
+
     @classmethod
     def options_to_replace(cls, source: Attention, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options with which this mechanism takes over the projections of another one."""
+        """The options with which this mechanism takes over the projections of another one, computing the same where it can."""
         given = source.projections()
         return {"qkv_bias": "q.bias" in given or "v.bias" in given, **options}
 

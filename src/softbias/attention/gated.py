@@ -17,10 +17,15 @@ For short sequences, such as the 64 tokens of an image of 32 px, all of it is on
 A prefix token has no position, so ConViT lets it join after the last gated block, and we refuse one by default. With
 `prefix="content"` (our own extension, for converting a ViT that has a class token) its row is pure content and the patches'
 positional term does not see it; rows still sum to one.
+
+With `gating="free"` (our own extension) g is the parameter itself, of any sign, and starts at zero. The layer then is exactly
+full attention, and g learns from the first step on; a σ(λ) near zero would hardly move. `convert` uses it, so that a pretrained
+model keeps its function until training finds that position helps.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -34,9 +39,11 @@ from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 from softbias.kernels import dispatch
 
+STARTS = {"sigmoid": 1.0, "free": 0.0}  # of the gate
+
 
 class Gated(Attention):
-    formula: ClassVar[str] = "(1−g) softmax(QKᵀ/√D) + g softmax(v·r(δ)), g = σ(λ)"
+    formula: ClassVar[str] = '(1−g) softmax(QKᵀ/√D) + g softmax(v·r(δ)), g = σ(λ); `gating="free"`: g is learned as it is'
     bias_name: ClassVar[str] = "positional map"
     bias_measures: ClassVar[tuple[str, ...]] = ("gate", *UNITS)
 
@@ -47,18 +54,23 @@ class Gated(Attention):
         grid: Grid,
         *,
         strength: float = 1.0,
-        gate: float = 1.0,
+        gate: float | None = None,
+        gating: str = "sigmoid",
         centers: str | Sequence[Sequence[float]] = "square",
         prefix: str = "refuse",
         qkv_bias: bool = False,
     ) -> None:
+        """`gate` is where λ starts (1), or g itself where it is free (0)."""
         super().__init__(width, heads, grid, qkv_bias=qkv_bias)
+        if gating not in STARTS:
+            raise SoftbiasError(f"gating must be one of {', '.join(STARTS)}, but gating={gating!r}")
         if prefix not in ("refuse", "content"):
             raise SoftbiasError(f'prefix must be "refuse" or "content", but prefix={prefix!r}')
         if prefix == "refuse":
             refuse_prefix(grid, "gated attention", 'let them join at a later block, or ask for prefix="content"')
         self.position = PositionBias(heads, grid.with_prefix(0), strength, centers, bias=True)
-        self.gate = nn.Parameter(torch.full((heads,), float(gate)))
+        self.gating, self.rows_sum_to_one = gating, gating == "sigmoid"  # a free share can make entries negative
+        self.gate = nn.Parameter(torch.full((heads,), STARTS[gating] if gate is None else float(gate)))
         self.init_weights()
 
     @torch.no_grad()
@@ -70,19 +82,28 @@ class Gated(Attention):
         return self.position.map()
 
     def bias_rows(self) -> list[BiasRow]:
-        return by_head(gate_rows(self.gate.sigmoid()) + self.position.rows_of_heads())
+        return by_head(gate_rows(self.share()) + self.position.rows_of_heads())
 
     def mixture(self) -> Mixture:
-        return Mixture(self.gate.sigmoid(), self.position.map())
+        return Mixture(self.share(), self.position.map())
 
     @classmethod
     def options_to_replace(cls, source: Attention, options: Mapping[str, Any]) -> dict[str, Any]:
-        content = {"prefix": "content"} if source.grid.prefix else {}
-        return super().options_to_replace(source, content | dict(options))
+        """In place of full attention the gate is free, so that the function stays the same; heads need not tile a square."""
+        chosen: dict[str, Any] = {"prefix": "content"} if source.grid.prefix else {}
+        if math.isqrt(source.heads) ** 2 != source.heads:
+            chosen["centers"] = "rectangular"
+        if source.is_plain() and "gate" not in options:
+            chosen["gating"] = "free"
+        return super().options_to_replace(source, chosen | dict(options))
+
+    def share(self) -> Tensor:
+        """g, one number per head.  # (H,)"""
+        return self.gate if self.gating == "free" else self.gate.sigmoid()
 
     def shares(self) -> Tensor:
-        """g, the share of position, zero in the rows of prefix tokens.  # (H, N, 1) or (H, 1, 1)"""
-        share = self.gate.sigmoid()[:, None, None]
+        """g, zero in the rows of prefix tokens.  # (H, N, 1) or (H, 1, 1)"""
+        share = self.share()[:, None, None]
         if self.grid.prefix:
             share = pad(share.expand(-1, self.grid.patches, 1), (0, 0, self.grid.prefix, 0))
         return share
@@ -93,15 +114,20 @@ class Gated(Attention):
         position_map = pad(self.position.map(), (self.grid.prefix, 0, self.grid.prefix, 0))
         return (1 - g) * self.scores(q, k).softmax(-1) + g * position_map
 
+    @property
+    def has_programs(self) -> bool:
+        """The fused programs compute σ(λ), and know no prefix tokens."""
+        return self.gating == "sigmoid" and not self.grid.prefix
+
     def fused(self, qkv: Tensor) -> Tensor | None:
-        program = None if self.grid.prefix else dispatch.gated_attention(qkv)
+        program = dispatch.gated_attention(qkv) if self.has_programs else None
         if program is None:
             return None
         return program(qkv, self.position.weight, self.position.bias, self.gate, self.scale, self.grid.width)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         content_out = dispatch.dot_product_attention(q, k, v, scale=self.scale)
-        program = None if self.grid.prefix else dispatch.gated_mix(content_out, v)
+        program = dispatch.gated_mix(content_out, v) if self.has_programs else None
         if program is not None:
             learned = self.position.weight, self.position.bias, self.gate
             mixed = program(content_out, v, *learned, self.grid.height, self.grid.width)

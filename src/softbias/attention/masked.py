@@ -117,6 +117,12 @@ class Masked(Attention):
         return self.mask() if self.norm == "frobenius" else None  # under a softmax the mask is a term of the scores
 
     @classmethod
+    def options_to_replace(cls, source: Attention, options: Mapping[str, Any]) -> dict[str, Any]:
+        """In place of full attention a mask of ones under a softmax, so that the function stays the same."""
+        same = {"norm": "softmax", "kernel": "ones"} if source.is_plain() else {}
+        return super().options_to_replace(source, same | dict(options))
+
+    @classmethod
     def options_on(cls, grid: Grid, options: Mapping[str, Any]) -> dict[str, Any]:
         """A mask cannot have more ranks than the grid has tokens."""
         fewer = {"rank": len(grid)} if options.get("rank", RANK) > len(grid) else {}

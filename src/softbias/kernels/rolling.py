@@ -26,6 +26,7 @@ from torch.nn.functional import mse_loss
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 
+NO_RANK = 1e-12  # a singular value below this share of the largest is rounding
 ROLLS = ("paper", "released", "none")
 
 
@@ -100,11 +101,18 @@ def kernel_map(grid: Grid, kernel: str = "exp_l2") -> Tensor:
 
 
 def fit_svd(rolled: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """The factors A, B that come closest to W in mean squared error, by truncated SVD.  # (…, N, N) -> 2 × (…, r, N)"""
+    """The factors A, B that come closest to W in mean squared error, by truncated SVD.  # (…, N, N) -> 2 × (…, r, N)
+
+    Where W has fewer ranks than r, the ranks left over have random rows in A and zeros in B: they add nothing, and can learn.
+    With zeros in both, neither would ever have a gradient.
+    """
     u, s, vh = torch.linalg.svd(rolled.double(), full_matrices=False)
-    root = s[..., :rank].sqrt()
-    a = u[..., :rank].mT * root[..., None]
-    b = vh[..., :rank, :] * root[..., None]
+    root = s[..., :rank].sqrt()[..., None]
+    a = u[..., :rank].mT * root
+    b = vh[..., :rank, :] * root
+    unused = s[..., :rank, None] <= NO_RANK * s[..., :1, None]
+    random = torch.randn(a.shape[-2:], generator=torch.Generator().manual_seed(0), dtype=a.dtype).to(a.device)
+    a, b = torch.where(unused, random, a), torch.where(unused, 0, b)
     return a.to(rolled.dtype), b.to(rolled.dtype)
 
 

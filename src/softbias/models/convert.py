@@ -35,6 +35,10 @@ Model = TypeVar("Model", bound=nn.Module)
 def convert(model: Model, blocks: int | Iterable[int], attention: str, **options: Any) -> Model:
     """A copy of the model in which the given blocks attend by another mechanism, with the same q, k, v and output weights.
 
+    Gated and masked attention in place of full attention start as the same function, to rounding, and their biases learn from
+    the first step on: gates are free coefficients that start at zero, masks are ones under a softmax. Options choose other
+    starts, such as `gating="sigmoid"` or `kernel="exp_l2"`.
+
     Works on our transformers and on timm's ViT and DeiT. An attention that does more than its projections say (norms of
     queries and keys, a table of positions) is refused. A projection without bias becomes one with a bias of zero where the
     source has biases elsewhere; a class token that has joined takes part by content (`prefix="content"` of gated attention).
