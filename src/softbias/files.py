@@ -21,6 +21,7 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -156,6 +157,21 @@ def sync_folder(folder: Path) -> None:
 def remove_folder(path: Path) -> None:
     """Remove a folder that readers trust; it is renamed first, so that a kill leaves no half of it under its name."""
     shutil.rmtree(path.rename(temporary_name(path)), ignore_errors=True)
+
+
+def require_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written to, before long work whose result belongs there. Nothing stays behind."""
+    absent = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise SoftbiasError(f"{folder} cannot be written to ({error.strerror}); choose another --out") from error
+    finally:
+        for path in absent:
+            with suppress(OSError):  # another process may use it already
+                path.rmdir()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

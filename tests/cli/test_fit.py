@@ -62,7 +62,7 @@ def test_it_says_what_it_chose_and_why(image_folder, tmp_path, capsys):
     assert main(["fit", str(image_folder), "--out", str(tmp_path / "run"), *SHORT]) == 0
     printed = capsys.readouterr().out
     assert "convit_nano with patches of 8 (16 tokens)" in printed
-    assert "recipe quick with 2 epochs" in printed and "--epochs 12" in printed
+    assert "recipe quick with 2 epochs" in printed and "300 epochs" in printed
     assert "--weights" in printed
     assert "seed 0" in printed and "Accuracy" in printed
     model, recipe = Run(tmp_path / "run").notes  # as data, for every reader of the run

@@ -140,8 +140,8 @@ def test_copies_within_a_split_are_only_counted(root):
     put(root / "train/cat/like.jpg", scene(4), quality=80)
     report = check(root)
     assert report.problems == ()
-    assert Note("copies-in-one-split", {"count": 2, "copies": "exact"}) in report.notes
-    assert Note("copies-in-one-split", {"count": 1, "copies": "near"}) in report.notes
+    assert Note("copies-in-one-split", {"count": 3, "groups": 1, "copies": "exact"}) in report.notes
+    assert Note("copies-in-one-split", {"count": 2, "groups": 1, "copies": "near"}) in report.notes
 
 
 def test_copies_in_a_set_without_splits_are_a_warning_about_the_split_to_come(tmp_path):

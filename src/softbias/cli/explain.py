@@ -48,6 +48,9 @@ def explain(
     """
     if not images:
         raise SoftbiasError("which pictures? softbias explain MODEL IMAGE…")
+    missing = [str(path) for path in images if not path.exists()]
+    if missing:
+        raise SoftbiasError(f"{', '.join(missing)} cannot be found: give pictures, or folders of them")
     patch = parse_query(query)
     from softbias.data.decode import BrokenImageError
     from softbias.environment import find_device

@@ -136,6 +136,7 @@ def train(options: TrainingOptions, line: CommandLine, command: str) -> int:
     overrides = dict(line.overrides)
     if isinstance(options, PretrainOptions):
         overrides = {"objective": "rotation", **overrides}
+        require_pretext(str(overrides["objective"]))
         overrides |= {} if options.rotations is None else {"rotations": options.rotations}
     if options.regularize:
         overrides["regularize"] = options.regularize
@@ -161,6 +162,17 @@ def train(options: TrainingOptions, line: CommandLine, command: str) -> int:
     if main:
         show(result, options)
     return 0
+
+
+def require_pretext(objective: str) -> None:
+    from softbias.training.objectives import find_objective, list_objectives
+
+    if not find_objective(objective).pretext:
+        tasks = [name for name in list_objectives() if find_objective(name).pretext]
+        raise SoftbiasError(
+            f"softbias pretrain learns without labels, but --objective {objective} needs them: take {' or '.join(tasks)}, or "
+            "softbias fit"
+        )
 
 
 def again(line: CommandLine, path: Path | None) -> str:

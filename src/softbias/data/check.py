@@ -238,7 +238,7 @@ def repeated(
 
     def report(kind: str, pairs: list[Pair], **values: object) -> None:
         files = tuple(f"{names[a]} = {names[b]}" for a, b in pairs)
-        problems.append(Problem("warning", Note(kind, {"count": len(pairs), **values}), files))
+        problems.append(Problem("warning", Note(kind, values), files))
 
     for copies, groups, unlike in (  # unlike: numbers that two pictures must not share, so that exact copies count only once
         ("exact", _groups(exact), every),
@@ -248,18 +248,27 @@ def repeated(
             found = [pair for members in groups for pair in _across(members, split, held, rest, unlike)]
             if found:
                 share = len(found) / Counter(split)[held]
-                report("leakage", found, copies=copies, held_out=held, other=rest, share=share)
+                report("leakage", found, count=len(found), copies=copies, held_out=held, other=rest, share=share)
         pairs = [pair for members in groups for pair in _others(members, unlike)]
         conflicts = [(a, b) for a, b in pairs if labels[a] != labels[b]]
         if conflicts:
-            report("label-conflict", conflicts, copies=copies)
+            report("label-conflict", conflicts, copies=copies, **counted(conflicts))
         alike = [(a, b) for a, b in pairs if labels[a] == labels[b]]  # the others have just been reported
         if alike and not any(split):
-            report("copies", alike, copies=copies)
-        same = sum(split[a] == split[b] for a, b in pairs)
+            report("copies", alike, copies=copies, **counted(alike))
+        same = [(a, b) for a, b in pairs if split[a] == split[b]]
         if same and any(split):
-            notes.append(Note("copies-in-one-split", {"count": same, "copies": copies}))
+            notes.append(Note("copies-in-one-split", {"copies": copies, **counted(same)}))
     return problems, notes
+
+
+def counted(pairs: list[Pair]) -> dict[str, int]:
+    """How many groups of copies there are, and how many pictures are in them; the second of a pair stands for its group.
+
+    >>> counted([(1, 0), (2, 0), (5, 4)])
+    {'count': 5, 'groups': 2}
+    """
+    return {"count": len({index for pair in pairs for index in pair}), "groups": len({first for _, first in pairs})}
 
 
 def _groups(numbers: NDArray[np.int64]) -> list[list[int]]:

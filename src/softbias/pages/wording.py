@@ -46,10 +46,14 @@ def recipe_chosen(
     return text
 
 
-def training_time(seconds: float, longer_epochs: float | None = None, longer_seconds: float | None = None) -> str:
+def training_time(
+    seconds: float, longer_epochs: float | None = None, longer_seconds: float | None = None, automatic: bool = False
+) -> str:
     text = f"training will take about {estimated_duration(seconds)}"
     if longer_epochs is None or longer_seconds is None:
         return text
+    if automatic:
+        return f"{text}; the automatic choice is {epochs_in_words(longer_epochs)}, about {estimated_duration(longer_seconds)}"
     return f"{text}; longer, and usually better: --epochs {longer_epochs:g}, about {estimated_duration(longer_seconds)}"
 
 
@@ -106,6 +110,10 @@ def classes_deeper(folder: str, classes: Sequence[str], inside: Sequence[str]) -
 
 def leakage(count: int, copies: str, held_out: str, other: str, share: float) -> str:
     return f"leakage: {counted_images(count)} of {held_out} ({share:.1%}) with {COPIES[copies]} in {other}"
+
+
+def copies_in_words(count: int, groups: int, copies: str) -> str:
+    return f"{counted_images(count)} in {groups} group{'' if groups == 1 else 's'} of {COPIES[copies]}"
 
 
 READING: dict[str, Callable[..., str]] = {  # data/listing, arrays, sources, named
@@ -169,13 +177,13 @@ CHECKING: dict[str, Callable[..., str]] = {  # data/check
     "imbalance": imbalance,
     "few-pictures": few_images,
     "leakage": leakage,
-    "label-conflict": lambda count, copies: (
-        f"{counted_images(count)} with {COPIES[copies]} in another class: one label is wrong, or a picture shows both"
+    "label-conflict": lambda **found: (
+        f"{copies_in_words(**found)} in several classes: a label is wrong, or a picture shows both"
     ),
-    "copies": lambda count, copies: (
-        f"{counted_images(count)} with {COPIES[copies]}: a random split would separate them; remove or group them"
+    "copies": lambda **found: (
+        f"{copies_in_words(**found)}: a random split would separate a group; keep one picture of each, or use --group-by"
     ),
-    "copies-in-one-split": lambda count, copies: f"{counted_images(count)} with {COPIES[copies]} in the same split",
+    "copies-in-one-split": lambda **found: f"{copies_in_words(**found)}, each in one split",
 }
 WORDING: dict[str, Callable[..., str]] = {
     "text": lambda text: str(text),

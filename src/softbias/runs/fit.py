@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,10 @@ from softbias import environment
 from softbias.data import load_dataset
 from softbias.data.cache import Progress
 from softbias.data.dataset import Dataset
+from softbias.data.listing import some
 from softbias.data.tables import write_manifest
 from softbias.errors import SoftbiasError
+from softbias.files import require_writable
 from softbias.models.inspect import unwrap
 from softbias.models.storage import load
 from softbias.notes import Note
@@ -42,6 +45,7 @@ from softbias.training.loop import OnEpoch, StoppedError, train
 from softbias.training.plan import LoopSettings
 from softbias.training.recipe import Recipe
 
+RUNS = Path("runs")  # the folder of runs, if the user names none
 SECONDS_BETWEEN_MESSAGES = 10.0  # while images are decoded
 
 
@@ -138,8 +142,15 @@ def fit(
     }  # fmt: skip
     if known is not None and resume and Run(folder_of(known, out)).finished:
         return run_fit(known, out, **options)
+    if main:
+        require_writable(Path(out or RUNS) if known is None else folder_of(known, out))
     kind = environment.find_device(device)
     resolved = resolve(partial, kind, images, minutes=minutes, advise=advise, progress=decoding_progress(display))
+    folder = folder_of(resolved.spec, out)
+    if resume and main and not Run(folder).begun:
+        if out is None:
+            refuse_if_others_were_stopped(resolved.spec)
+        display.message(f"there is no run to resume in {folder}, so a new one begins")
     for note in (*resolved.notes, *resolved.advice):
         display.message(text(note))
     return run_fit(resolved.spec, out, data=resolved.data, notes=resolved.notes, **options)
@@ -154,7 +165,18 @@ def base_config(config: str | Path | None, out: str | Path | None, resume: bool)
 
 
 def folder_of(spec: RunSpec, out: str | Path | None) -> Path:
-    return Path(out) if out is not None else Path("runs") / spec.title
+    return Path(out) if out is not None else RUNS / spec.title
+
+
+def refuse_if_others_were_stopped(spec: RunSpec) -> None:
+    """Where there is no run with these settings, but stopped ones of the same images, the user must name the one to resume."""
+    runs = [Run(path.parent) for path in sorted(RUNS.glob("*/config.yaml"))]
+    stopped = [str(run.path) for run in runs if not run.finished and run.spec.data == spec.data]
+    if stopped:
+        raise SoftbiasError(
+            f"no run of {spec.data} with these settings was stopped, but {some(stopped)}; "
+            f"continue one with --resume --out {shlex.quote(stopped[-1])}, or leave out --resume for a new run"
+        )
 
 
 def decoding_progress(display: Display) -> Progress:

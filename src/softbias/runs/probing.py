@@ -23,6 +23,7 @@ from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
 from softbias.environment import find_device
 from softbias.errors import NotMeasurableError, SoftbiasError, unknown_name
+from softbias.files import require_writable
 from softbias.notes import Note
 from softbias.pages.format import duration
 from softbias.pages.wording import text
@@ -130,6 +131,8 @@ def probe(
     built = [one for one in given if isinstance(one, str | Path) and is_built(one)]
     if model_options and not built:
         raise SoftbiasError(f"--model-option is for models that are built by name, but {given} are read from files")
+    if out is not None:
+        require_writable(Path(out))
     cache = DatasetCache(None if data_dir is None else str(data_dir))
     targets = [open_target(one, data, cache, device=find_device(device), options=model_options) for one in given]
     names = unique([target.classifier.name for target in targets])

@@ -195,7 +195,7 @@ def resolve(
     elif not recipe_named:
         notes.append(Note("recipe-chosen", {"recipe": choice.recipe_name, "epochs": spec.recipe.epochs}))
     seconds = choice.seconds(n_train, spec.recipe) if as_chosen and minutes is None else None
-    advice = tuple(give_advice(spec, seconds, n_train, pretext)) if advise else ()
+    advice = tuple(give_advice(spec, seconds, choice.recipe.epochs, n_train, pretext)) if advise else ()
     return Resolved(spec, data, tuple(notes), advice)
 
 
@@ -213,13 +213,18 @@ def read_images(partial: PartialRunSpec, device: str, progress: Progress | None)
     return replace(partial, data_options=options), source.read_with(options, progress), notes
 
 
-def give_advice(spec: RunSpec, seconds: float | None, n_train: int, pretext: bool) -> list[Note]:
+def give_advice(spec: RunSpec, seconds: float | None, automatic_epochs: float, n_train: int, pretext: bool) -> list[Note]:
+    """What to know before training. A longer one is named where it is sensible: the automatic choice, if the user asked for
+    fewer epochs than that, and several times that, if the user asked for none."""
     found = []
     if seconds:
         values: dict[str, Any] = {"seconds": seconds}
-        epochs = automatic.LONGER * spec.recipe.epochs
-        if epochs <= automatic.MOST_EPOCHS:
-            values |= {"longer_epochs": epochs, "longer_seconds": automatic.LONGER * seconds}
+        epochs, own = automatic_epochs, spec.recipe.epochs
+        if own == automatic_epochs:
+            epochs = automatic.LONGER * own
+        if own < epochs <= automatic.MOST_EPOCHS and not spec.recipe.steps:
+            chosen = epochs == automatic_epochs
+            values |= {"longer_epochs": epochs, "longer_seconds": epochs / own * seconds, "automatic": chosen}
         found.append(Note("training-time", values))
     fresh = not (spec.pretrained or spec.weights or spec.source or spec.model.startswith("hf:"))
     if fresh and not pretext and n_train < automatic.FEW_IMAGES:

@@ -16,9 +16,11 @@ import pandas
 
 from softbias import environment
 from softbias.errors import SoftbiasError, describe_error
+from softbias.files import require_writable
 from softbias.pages.format import count
 from softbias.pages.wording import text
 from softbias.runs import automatic
+from softbias.runs.resolve import check_model_name
 from softbias.runs.store import Store
 from softbias.study.arms import Arm, arms_from, read_recipe
 from softbias.study.comparison import accuracy_tables, compare_arms, summarize
@@ -108,6 +110,10 @@ def run_study(
     out = Path(out) if out else Path("studies") / spec.name
     store = Store(store_path(spec, out))
     settings = ExecutionSettings(store.path, device, baseline, checkpoints=checkpoints)
+    check_models(spec.arms)
+    if not dry_run:
+        require_writable(out)
+        require_writable(store.path)
     if on is not None:  # what is not installed is named before anything is written
         address_of(on)
         import_ray()
@@ -142,6 +148,13 @@ def run_study(
             failed = [(labels[id], result.error or "") for id, result in results.items() if result.state == "failed"]
     frame = runs_frame(out)
     return Comparison(out, plan, frame, tuple(failed), make_report(out, display) if report and len(frame) else None)
+
+
+def check_models(arms: Sequence[Arm]) -> None:
+    """Refuse a model that does not exist, before any image is read."""
+    for arm in arms:
+        if arm.source is None:
+            check_model_name(arm.model)
 
 
 def executor_for(settings: ExecutionSettings, jobs: int, on: str | None) -> Executor:
@@ -223,6 +236,7 @@ def study_for(
 
     Without a recipe, the study continues with its own; a new one gets the recipe that suits the images and the device.
     """
+    check_models(arms)
     sets = tuple(str(Path(d)) if Path(d).exists() else str(d) for d in ([data] if isinstance(data, str | Path) else data))
     name = name or default_name(sets)
     folder = Path(out) if out else Path("studies") / name

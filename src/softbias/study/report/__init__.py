@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from softbias.errors import SoftbiasError
-from softbias.files import write_bytes, write_text
+from softbias.files import require_writable, write_bytes, write_text
 from softbias.pages.charts import Chart, Table, latex
 from softbias.pages.format import count
 from softbias.pages.html import render
@@ -48,6 +48,7 @@ def write_report(runs: str | Path | Sequence[str | Path], out: str | Path | None
     page = (Path(out) if out is not None else material.folder or Path("report")) / "report.html"
     if out is not None and Path(out).suffix == ".html":
         page = Path(out)
+    require_writable(page.parent)
     results = Results.of(material)
     sections = make_sections(results)
     published = published_table(results)
