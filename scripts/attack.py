@@ -12,20 +12,31 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections import Counter
 from typing import Any
 
+from attacks.bad_files import BadFiles
+from attacks.commands import Commands
 from attacks.damage import Damage
+from attacks.full_disk import FullDisk
+from attacks.hostile_images import HostileImages
+from attacks.kills import Kills
+from attacks.requests import Requests
 from attacks.verdict import VERDICTS, Outcome
 from attacks.workshop import Workshop
 
-KINDS: dict[str, Any] = {"damage": Damage}
+KINDS: dict[str, Any] = {
+    "damage": Damage, "kills": Kills, "full-disk": FullDisk, "pictures": HostileImages, "commands": Commands,
+    "files": BadFiles, "requests": Requests,
+}  # fmt: skip
 
 
 def main() -> int:
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the folder is removed
     shop = Workshop(options.seed)
     try:
         if options.only:

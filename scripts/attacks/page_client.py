@@ -51,6 +51,7 @@ def get(app: Any, target: str, headers: dict[str, str] | None = None) -> Respons
 
 def ask_page(sources: Sequence[Path]) -> int:
     """Open the page of some runs and ask for all that it shows; answers are printed, refusals are notes."""
+    from softbias.app.safety import Access
     from softbias.app.server import make_app
     from softbias.app.state import AppState
     from softbias.cli import in_words
@@ -61,12 +62,14 @@ def ask_page(sources: Sequence[Path]) -> int:
     except (SoftbiasError, OSError) as error:
         print(f"softbias: {in_words(error)}", file=sys.stderr)
         return 2
-    app = make_app(state, PORT)
+    access = Access()
+    app = make_app(state, access)
+    cookie = {"cookie": f"softbias-{PORT}={access.cookie}"}
     checkpoints = [f"&checkpoint={number}" for number in range(len(state.models[0].checkpoints))]
     targets = ["/", "/api/state", "/api/training?model=0", "/api/charts", "/api/charts?model=0", "/report/0", "/api/picture/d0"]
     targets += [f"/api/explanation?model=0&picture=d0{each}" for each in ("", *checkpoints)]
     for target in targets:
-        response = get(app, target)
+        response = get(app, target, cookie)
         if response.status >= 500 or response.status == 0:
             raise AssertionError(f"GET {target}: status {response.status}")
         if response.status >= 400:

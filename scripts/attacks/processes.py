@@ -15,6 +15,8 @@ from pathlib import Path
 
 from attacks.workshop import OPTIONS, Workshop
 
+PATIENCE = 120.0  # seconds for a training that takes two
+
 
 class Training:
     """`softbias WORDS` in a forked process, with its output in a file."""
@@ -31,6 +33,7 @@ class Training:
             return
         try:  # the child never returns
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.setsid()
             descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.dup2(descriptor, 1)

@@ -79,7 +79,7 @@ def judge(answer: Answer) -> Outcome:
         return Outcome("unclear", f"exit status {answer.status}")
     if answer.status == 2 and not answer.last_line().startswith("softbias:"):
         return Outcome("unclear", f"exit status 2, and the last line is {answer.last_line()[:200]!r}")
-    if answer.status == 2 and len(answer.last_line()) > 2000:
+    if answer.status == 2 and len(answer.last_line()) > 20_000:
         return Outcome("unclear", f"a line of {len(answer.last_line()):,} characters")
     if answer.status == 1 and not answer.err.strip() and not answer.out.strip():
         return Outcome("unclear", "exit status 1, and nothing is printed")

@@ -11,11 +11,12 @@ import hashlib
 import io
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ TRAINING = ["--device", "cpu", "--trackers", "none", "--epochs", "3", "--batch-s
 OPTIONS = [*MODEL, *TRAINING, "--img-size", "32"]
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 CHANGES = ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod")
+MEMORY = 12 << 30  # bytes
 LIMIT = 30.0  # seconds that a command may take on a busy machine
 
 
@@ -41,6 +43,7 @@ class Workshop:
         self.leaks: list[str] = []
         self.watching = False
         self.prepared: dict[str, Any] = {}
+        self.at_end: list[Callable[[], None]] = []
         for name in ("tmp", "home", "cache", "secret", "case"):
             (self.root / name).mkdir()
         self.secret = self.root / "secret" / "secret.txt"
@@ -54,10 +57,13 @@ class Workshop:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.pop("SOFTBIAS_DEBUG", None)
         tempfile.tempdir = None
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))  # a claimed size must not take the machine's memory
         sys.dont_write_bytecode = True
         sys.addaudithook(self.audit)
 
     def close(self) -> None:
+        for function in self.at_end:
+            function()
         os.chdir("/")
         shutil.rmtree(self.root, ignore_errors=True)
 
@@ -83,7 +89,7 @@ class Workshop:
             self.leaks.append(f"asked for the address of {args[0]}")
 
     def inside(self, path: str) -> bool:
-        return path.startswith((str(self.root), "/dev/null", "/proc/", "/dev/shm/", "/dev/tty"))
+        return path.startswith((str(self.root), "/dev/null", "/dev/zero", "/proc/", "/dev/shm/", "/dev/tty"))
 
     # Commands
 

@@ -214,6 +214,12 @@ def test_options_of_a_command_go_before_fields_of_the_recipe(command):
     assert split_recipe(["--lr", "1"], own) == ([], ["--lr", "1"])
 
 
+@pytest.mark.parametrize("words", [["--zoom", "--"], ["--zoom", "0.9", "--json"], ["--crop-padding", "--json"]])
+def test_a_field_without_all_its_values_is_refused_and_takes_no_other_option(words, image_folder, capsys):
+    assert main(["fit", str(image_folder), *words]) == 2
+    assert capsys.readouterr().err.startswith("softbias: ")
+
+
 MISTAKES = {
     ("fit",): "which pictures? softbias fit DATA",
     ("fit", "no-such-folder"): "there is no file or folder 'no-such-folder' in ",

@@ -155,10 +155,11 @@ def split_recipe(arguments: Sequence[str], own: Collection[str] = ()) -> tuple[l
             short_name, values = find_field(name)
             changes.append(f"--{short_name.replace('_', '-')}{equals}{value}")
             wanted = 0 if equals else values
-        elif wanted:
+        elif wanted and not token.startswith("--"):
             changes.append(token)
             wanted -= 1
         else:
+            wanted = 0
             rest.append(token)
     return rest, changes
 
