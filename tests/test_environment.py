@@ -1,5 +1,6 @@
 """Environment variables are known in one module, and documented from it."""
 
+import os
 import re
 import subprocess
 import sys
@@ -45,11 +46,30 @@ def test_an_empty_variable_counts_as_not_set(monkeypatch):
         assert environment.is_offline() is offline
 
 
-def test_what_torch_must_find_is_set_before_torch_is_imported():
-    (name,) = environment.DEFAULTS
-    code = f"import os, sys, softbias; print(os.environ['{name}'], 'torch' in sys.modules)"
-    for given, expected in ((None, "1 False"), ("0", "0 False")):
-        changes = {} if given is None else {name: given}
-        unset = {key: value for key, value in environment.variables_with({}).items() if key != name}
-        done = subprocess.run([sys.executable, "-c", code], env=unset | changes, capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == expected
+@pytest.mark.parametrize("name", environment.DEFAULTS)
+def test_what_torch_must_find_is_set_before_torch_is_imported(name):
+    assert seen_by_torch(name, {}) == (environment.DEFAULTS[name], False)
+    assert seen_by_torch(name, {name: "0"}) == ("0", False)
+
+
+def test_a_user_who_chooses_how_threads_wait_is_not_overruled():
+    assert seen_by_torch("GOMP_SPINCOUNT", {"OMP_WAIT_POLICY": "passive"}) == ("None", False)
+
+
+def seen_by_torch(name: str, given: dict[str, str]) -> tuple[str, bool]:
+    """The value of a variable after the import of softbias, and whether torch was imported by then."""
+    code = f"import os, sys, softbias; print(os.environ.get('{name}'), 'torch' in sys.modules)"
+    unset = {key: value for key, value in os.environ.items() if key not in environment.VARIABLES}
+    done = subprocess.run([sys.executable, "-c", code], env=unset | given, capture_output=True, text=True, check=True)
+    value, imported = done.stdout.split()
+    return value, imported == "True"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch brings GNU's OpenMP along on Linux alone")
+def test_the_openmp_of_torch_takes_the_time_that_threads_wait_from_us():
+    code = "import softbias, torch; torch.ones(10)"
+    unset = {key: value for key, value in os.environ.items() if key not in environment.VARIABLES}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=unset | {"OMP_DISPLAY_ENV": "verbose"}, capture_output=True, text=True, check=True
+    )
+    assert f"GOMP_SPINCOUNT = '{environment.DEFAULTS['GOMP_SPINCOUNT']}'" in done.stderr

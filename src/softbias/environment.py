@@ -32,6 +32,8 @@ VARIABLES: dict[str, str] = {
     "CUDA_VISIBLE_DEVICES": "the GPUs to use; each worker of a study is given one of them",
     "OMP_NUM_THREADS": "threads of torch; each worker of a study is given its share",
     "MKL_NUM_THREADS": "the same for MKL; each worker of a study is given its share",
+    "GOMP_SPINCOUNT": "we set 30000: how often a waiting thread of torch looks for work before it sleeps",
+    "OMP_WAIT_POLICY": "if set, GOMP_SPINCOUNT is left alone",
     "CC": "the C compiler that Triton uses",
     "COLUMNS": "width of tables that are not printed to a terminal",
     "TRITON_INTERPRET": "1: kernels run on a CPU in Triton's interpreter, for tests",
@@ -41,13 +43,20 @@ VARIABLES: dict[str, str] = {
 }
 """Every variable that softbias reads or sets, and its meaning."""
 
-DEFAULTS = {"TORCHINDUCTOR_STATIC_LAUNCH_USER_DEFINED_TRITON_KERNELS": "1"}  # Inductor reads it when it is imported
+DEFAULTS = {
+    "TORCHINDUCTOR_STATIC_LAUNCH_USER_DEFINED_TRITON_KERNELS": "1",  # Inductor reads it when it is imported
+    # GNU's OpenMP, which torch brings along on Linux, reads it when it is loaded. By itself it takes 300,000, which is longer
+    # than a time slice: where others use the cores, too, threads that wait for each other then use up the time of the threads
+    # that they wait for. With a few thousand they would fall asleep between two operations of a small model.
+    "GOMP_SPINCOUNT": "30000",
+}
 
 
 def set_defaults() -> None:
-    """Set the variables that torch must find when it is imported; a value that the user has set stays."""
+    """Set the variables that torch must find when it is imported; what the user has set stays."""
     for name, value in DEFAULTS.items():
-        os.environ.setdefault(name, value)
+        if name != "GOMP_SPINCOUNT" or variable("OMP_WAIT_POLICY") is None:  # the count would overrule the policy
+            os.environ.setdefault(name, value)
 
 
 def variable(name: str) -> str | None:

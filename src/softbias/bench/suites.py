@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from softbias.bench.load import load_rows
 from softbias.bench.measuring import Row, forget
 from softbias.bench.regularization import measure
 from softbias.bench.step import beside_timm, captured_equals_uncaptured, start_up, whole_step
@@ -155,6 +156,12 @@ def loops(options: Options) -> Iterator[Row]:
     yield from beside_timm(224, 16, 256, rounds, options.device, burst=8, count=4096, workers=workers)
 
 
+def load(options: Options) -> Iterator[Row]:
+    """`fit` and `predict` of a nano model on a CPU, quiet and beside busy processes."""
+    for mode in options.modes:
+        yield from load_rows("fit" if mode == "training" else "predict", options.rounds)
+
+
 def regularization(options: Options) -> Iterator[Row]:
     """The cost of a regularizer in a training step of ARViT at 256 px; on a CPU, of a nano model."""
     targets = {"distance": 1.03, "style": 1.04} if options.on_gpu else {}
@@ -175,5 +182,6 @@ SUITES: dict[str, Callable[[Options], Iterator[Row]]] = {
     "step": step,
     "loops": loops,
     "startup": lambda _: start_up(),
+    "load": load,
     "regularization": regularization,
 }

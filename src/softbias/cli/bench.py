@@ -35,7 +35,7 @@ def bench(
 
     Ratios are medians over rounds in which both ran one after the other; the quartiles stand beside them. Suites: peers (our
     models and timm's), convit, masked, windows, step (the whole training step), loops (ours and timm's), startup,
-    regularization. `python -m softbias.bench.kernels` times single kernels.
+    load (a CPU that others use, too), regularization. `python -m softbias.bench.kernels` times single kernels.
 
     Args:
         models: Names, separated by commas, for the suites peers (any model) and convit.
