@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from typing import Any
 
@@ -106,6 +107,15 @@ def table(counts: dict[str, Counter[str]]) -> str:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    os._exit(code)  # threads of libraries may still wait for something that the attack took away
+    code = 3
+    try:
+        code = main()
+    except SystemExit as end:  # of the parser of options, or because an undamaged run fails
+        code = end.code if isinstance(end.code, int) else 3
+        print(end if code == 3 else "", file=sys.stderr, end="")
+    except Exception:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # threads of libraries may still wait for something that the attack took away

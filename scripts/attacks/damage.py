@@ -18,9 +18,10 @@ from typing import Any
 from attacks.page_client import ask_page
 from attacks.processes import stopped_run
 from attacks.verdict import OK, Answer, Outcome, judge, notes, numbers
-from attacks.workshop import OPTIONS, TRAINING, Workshop, digests, signatures, temporary_files
+from attacks.workshop import LIMIT, OPTIONS, TRAINING, Workshop, digests, signatures, temporary_files
 
 WAYS = ("truncate", "empty", "flip", "noise", "delete", "null", "folder", "dangling", "fifo")
+SLOW = ("export", "from", "probe-checkpoints")
 UNCHECKED = (".lock",)  # files without content
 
 
@@ -83,6 +84,7 @@ class Damage:
             if state in settings.states and rng.random() < settings.share
         ]
         rng.shuffle(self.cases)
+        self.cases.sort(key=lambda case: case[3] in SLOW)  # a short attack has only quick ones
 
     def __len__(self) -> int:
         return len(self.cases)
@@ -110,18 +112,18 @@ class Damage:
             return Outcome("lost artefact", f"{name} changed {', '.join(lost)}")
         return self.compare(answer, reference, name)
 
-    def answer(self, name: str, run: Path) -> Answer:
+    def answer(self, name: str, run: Path, seconds: float = LIMIT) -> Answer:
         words = COMMANDS[name].words(self.shop, run)
         if name == "app":
-            return self.shop.measure(lambda: ask_page(words))
-        answer = self.shop.call(words)
+            return self.shop.measure(lambda: ask_page(words), seconds)
+        answer = self.shop.call(words, seconds)
         return replace(answer, out=gather(answer, name, run))
 
     def reference(self, state: str, name: str) -> tuple[Answer, dict[str, str]]:
         """The answer of a command on an undamaged run, and the files that are there afterwards."""
         if (state, name) not in self.references:
             run = self.shop.fresh(self.pristine[state])
-            answer = self.answer(name, run)
+            answer = self.answer(name, run, 600)
             if judge(answer) is not OK or answer.status == 1:
                 raise SystemExit(f"{name} fails on an undamaged run ({state}): {answer.err[-1000:]} {answer.error!r}")
             self.references[state, name] = answer, outcome(run)
@@ -140,7 +142,8 @@ class Damage:
         if answer.status != 0:
             return OK
         after = outcome(run)
-        missing = [name for name in before if name not in after]
+        old = "checkpoints/" if state == "finished" else "?"  # of a finished run: nobody can make them again, nor needs to
+        missing = [name for name in before if name not in after and not name.startswith(old)]
         if missing:
             return Outcome("lost artefact", f"resume says finished, but {', '.join(missing)} is missing")
         left = temporary_files(run)

@@ -263,8 +263,14 @@ def sync(path: Path) -> None:
             os.close(descriptor)
 
 
+def read_text(path: Path) -> str:
+    """The text of a regular file, in UTF-8."""
+    with open_regular(path) as stream:
+        return stream.read().decode("utf-8")
+
+
 def sha256(path: Path) -> str:
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -295,9 +301,9 @@ def verify_file(path: Path) -> None:
 def read_checksums(folder: Path) -> dict[str, str]:
     """The checksums in a SHA256SUMS by the names of the files."""
     try:
-        lines = (folder / CHECKSUMS).read_text(encoding="utf-8").splitlines()
-    except (FileNotFoundError, UnicodeDecodeError) as error:
-        reason = "it is gone" if isinstance(error, FileNotFoundError) else "it is not text"
+        lines = read_text(folder / CHECKSUMS).splitlines()
+    except (FileNotFoundError, UnicodeDecodeError, NotAFileError) as error:
+        reason = "it is gone" if isinstance(error, FileNotFoundError) else "it is no text file"
         raise DamagedError(f"the files in {folder} cannot be verified by its {CHECKSUMS}: {reason}") from error
     rows = [re.fullmatch(r"([0-9a-f]{64}) [ *](.+)", line) for line in lines]
     return {row[2]: row[1] for row in rows if row is not None}

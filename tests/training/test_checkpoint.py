@@ -74,6 +74,20 @@ def test_a_checkpoint_that_lacks_a_file_is_passed_over(tmp_path, name):
     assert meta["step"] == 1 and damaged == ["step-00000002"]
 
 
+@pytest.mark.parametrize("name", ["state.safetensors", "meta.json", "SHA256SUMS"])
+def test_nobody_waits_for_a_pipe_that_stands_where_a_file_should(tmp_path, name):
+    for step in (1, 2):
+        written = checkpoint.write(tmp_path, step, {"a": torch.full((3,), float(step))}, {})
+    (written / name).unlink()
+    os.mkfifo(written / name)
+    code = "import sys; from pathlib import Path; from softbias.training import checkpoint\n"
+    code += "print(checkpoint.read_last(Path(sys.argv[1]))[2])\n"
+    code += "try: checkpoint.read_some(Path(sys.argv[1]) / 'step-00000002', ['a'])\n"
+    code += "except checkpoint.CheckpointError: print('refused')"
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=60, check=True)
+    assert "['step-00000002']" in done.stdout and ("refused" in done.stdout) == (name == "state.safetensors")
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -24,7 +24,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from softbias.errors import SoftbiasError, in_one_line
-from softbias.files import remove_folder, replacing_folder, verify_checksums, write_checksums, write_text
+from softbias.files import (
+    NotAFileError,
+    read_text,
+    remove_folder,
+    replacing_folder,
+    require_regular,
+    verify_checksums,
+    write_checksums,
+    write_text,
+)
 from softbias.models.weights import load_state
 from softbias.schema import from_plain
 from softbias.training.optim import ModelEma
@@ -199,7 +208,7 @@ def read(path: Path, kind: Any = Meta) -> tuple[dict[str, Tensor], Any]:
     """The tensors and the meta data of a checkpoint, verified; `kind` is `Meta` or `TrainingMeta`."""
     try:
         verify_checksums(path, FILES)
-        meta = from_plain(kind, json.loads((path / META).read_text(encoding="utf-8")), f"{path / META}")
+        meta = from_plain(kind, json.loads(read_text(path / META)), f"{path / META}")
         return load_file(path / STATE), meta
     except (OSError, ValueError, SafetensorError) as error:  # text that is not UTF-8, not JSON, or has other fields
         raise CheckpointError(f"{path} is damaged: {in_one_line(error)}") from error
@@ -208,10 +217,11 @@ def read(path: Path, kind: Any = Meta) -> tuple[dict[str, Tensor], Any]:
 def read_some(path: Path, names: Iterable[str]) -> dict[str, Tensor]:
     """The named tensors of a checkpoint that it has. No other is read, so the checksum is not verified."""
     try:
+        require_regular(path / STATE, (path / STATE).stat().st_mode)
         with safe_open(path / STATE, "pt") as file:
             kept = set(file.keys())
             return {name: file.get_tensor(name) for name in names if name in kept}
-    except (OSError, SafetensorError) as error:
+    except (OSError, NotAFileError, SafetensorError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
