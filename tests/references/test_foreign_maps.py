@@ -16,6 +16,8 @@ READ = {  # name -> options that make it small
     "vit_tiny_patch16_224": {"depth": 2},
     "vit_base_patch16_rpn_224": {"depth": 2, "embed_dim": 48, "num_heads": 3},
     "vit_tiny_patch16_224 with q and k norms": {"depth": 2, "qk_norm": True},
+    "vit_tiny_patch16_224 with a norm of its output": {"depth": 2, "scale_attn_norm": True},
+    "vit_tiny_patch16_224 with a gate": {"depth": 2},
     "vit_tiny_patch16_224 with a norm and a gate": {"depth": 2, "scale_attn_norm": True},
     "vit_base_patch16_224 with wide heads": {"depth": 2, "embed_dim": 48, "num_heads": 3, "qkv_bias": False},
     "vit_small_patch14_reg4_dinov2": {"depth": 2, "embed_dim": 48, "num_heads": 3, "patch_size": 16},
@@ -56,7 +58,12 @@ REFUSED = [
 
 def small(name: str) -> nn.Module:
     torch.manual_seed(0)
-    model = timm.create_model(name.split()[0], img_size=64, num_classes=5, **READ[name]).double().eval()
+    model = timm.create_model(name.split()[0], img_size=64, num_classes=5, **READ[name])
+    if "gate" in name:  # timm's attention can have it, but no option of its models asks for it
+        for block in model.blocks:
+            norm = {"scale_norm": True, "norm_layer": nn.LayerNorm} if "norm" in name else {}
+            block.attn = timm.layers.Attention(model.embed_dim, block.attn.num_heads, qkv_bias=True, gated=True, **norm)
+    model = model.double().eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():  # tables of positions start as zeros, gates as ones
         for parameter in model.parameters():
@@ -152,7 +159,10 @@ def test_a_call_with_a_mask_is_refused():
         inspect(model, torch.zeros(1, 3, 64, 64))
 
 
-@pytest.mark.parametrize("name", ["beit_base_patch16_224", "vit_tiny_patch16_224 with q and k norms", "convit_tiny"])
+@pytest.mark.parametrize(
+    "name",
+    ["beit_base_patch16_224", "vit_tiny_patch16_224 with q and k norms", "vit_tiny_patch16_224 with a gate", "convit_tiny"],
+)
 def test_what_projections_alone_do_not_say_is_not_converted(name):
     with pytest.raises(ConversionError):
         convert(small(name), 0, "masked")

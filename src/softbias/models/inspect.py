@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from softbias.attention import NoAttentionMapError
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
-from softbias.models.adapters import Site, foreign_sites
+from softbias.models.sites import Site, foreign_sites
 from softbias.models.vit import VisionTransformer
 
 __all__ = ["Inspection", "Site", "attention_sites", "inspect", "unwrap"]

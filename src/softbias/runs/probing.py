@@ -3,23 +3,21 @@
     result = softbias.probe(["runs/a", "deit_nano"], "locality,gates", data="fashion", n=200)
     pandas.DataFrame(result.rows["locality"])
 
-A run brings its own images, split as training split them, and its checkpoints. Every other model is measured on `data`. A
-probe that does not apply to a model (gates, for a DeiT) is left out, with a note that gives the reason.
+A probe that does not apply to a model (gates, for a DeiT) is left out, with a note that gives the reason.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from softbias.classifier import Classifier
-from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
 from softbias.environment import find_device
 from softbias.errors import NotMeasurableError, SoftbiasError, unknown_name
@@ -32,8 +30,8 @@ from softbias.probes.profile import print_profile
 from softbias.probes.resolution import at_size
 from softbias.probes.rows import Rows, print_table, write_rows
 from softbias.probes.scenes import draw_examples
-from softbias.runs.opening import Source, at_checkpoint, find_run, is_built, open_classifier, unique
-from softbias.runs.run import Run
+from softbias.runs.opening import Source, is_built, unique
+from softbias.runs.probe_targets import DatasetCache, ProbeTarget, open_target, through_training
 
 DEFAULT = "locality,gates,masks"
 TIMED = 8  # images of the batch that is timed
@@ -206,88 +204,6 @@ def write_files(
         known = {key: options[key] for key in ("seed", "split", "backgrounds", "size") if options.get(key) is not None}
         files.append(draw_examples(first.data, folder / f"{name}_examples.png", kind=name, **known))
     return files
-
-
-# Models with the images to measure them on
-
-
-@dataclass(frozen=True)
-class ProbeTarget:
-    """A classifier with a set of images, and its run where it has one."""
-
-    classifier: Classifier
-    data: Dataset
-    run: Run | None = None
-
-    def renamed(self, name: str) -> ProbeTarget:
-        return replace(self, classifier=replace(self.classifier, name=name))
-
-
-class DatasetCache:
-    """Sets of images, each read once."""
-
-    def __init__(self, data_dir: str | None = None) -> None:
-        self.data_dir = data_dir
-        self.read: dict[str, Dataset] = {}
-
-    def load(self, source: str, **options: Any) -> Dataset:
-        if self.data_dir is not None:
-            options["data_dir"] = self.data_dir
-        key = repr((source, sorted(options.items())))
-        if key not in self.read:
-            self.read[key] = load_dataset(source, **options)
-        return self.read[key]
-
-    def of_run(self, run: Run) -> Dataset:
-        """The run's set, split as training split it: a validation image is no training image."""
-        data = run.data(self.load)
-        return data.with_splits(run.split(data).as_dict())
-
-
-def open_target(
-    source: Source, data: str | None, cache: DatasetCache, *, device: str = "cpu", options: Mapping[str, Any] | None = None
-) -> ProbeTarget:
-    """A source with `data`, or with the run's own set; everything that is not a run needs `data`.
-
-    options   of a model that is built by name, for the classes and the size of these images
-    """
-    if isinstance(source, str | Path) and is_built(source):
-        size = (options or {}).get("img_size")
-        found = cache.load(needed(source, data), **({"img_size": size} if size else {}))
-        fitting = {**(options or {}), "num_classes": len(found.class_names), "img_size": found.img_size}
-        return ProbeTarget(open_classifier(source, device=device, **fitting), found)
-    run = find_run(source)
-    classifier = open_classifier(run or source, device=device, read=cache.load)
-    if data is None and run is not None:
-        return ProbeTarget(classifier, cache.of_run(run), run)
-    return ProbeTarget(classifier, cache.load(needed(source, data), img_size=classifier.img_size), run)
-
-
-def needed(source: Source, data: str | None) -> str:
-    if data is None:
-        named = source if isinstance(source, str | Path) else "the model"
-        raise SoftbiasError(f"{named} is not a run, so it has no pictures of its own: name some with --data")
-    return data
-
-
-def through_training(target: ProbeTarget) -> Iterator[Classifier]:
-    """The classifier of a run at its start and at every checkpoint, in order."""
-    run = target.run
-    if run is None:
-        raise SoftbiasError(f"{target.classifier.name} is not a run, so it has no checkpoints")
-    checkpoints = run.checkpoints
-    if not checkpoints:
-        raise SoftbiasError(f"{run.path} keeps no checkpoints; fit with --keep every=1, or --probe-every 1")
-    rows = run.metrics()
-    if not rows:
-        raise SoftbiasError(f"{run.path} has no epoch in its metrics.jsonl, so the epochs of its checkpoints are not known")
-    steps = rows[0]["step"] / rows[0]["epoch"]
-    for checkpoint in checkpoints:
-        classifier = at_checkpoint(run, target.classifier, checkpoint)
-        yield replace(classifier, when={**classifier.when, "epoch": round(checkpoint.step / steps, 4)})
-
-
-# The time that a probe will take
 
 
 def images_for(probe: Probe, data: Dataset, options: Mapping[str, Any]) -> int:

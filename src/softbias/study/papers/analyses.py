@@ -17,7 +17,7 @@ from softbias.pages.static import panels, save, sheet, show_map
 from softbias.probes import find_probe
 from softbias.probes.rows import write_rows
 from softbias.probes.scenes import draw_examples
-from softbias.runs.probing import DatasetCache, ProbeTarget, open_target
+from softbias.runs.probe_targets import DatasetCache, ProbeTarget, open_target
 from softbias.runs.run import START, Run
 from softbias.study.frame import find_store
 from softbias.study.papers.measure import ArmValue, arms_in_order, compared_runs, draw_beside, write_table
