@@ -1,10 +1,15 @@
 """The page in a real browser: load, choose, click, compare, move through training, upload a picture, upload junk."""
 
 import io
+import shutil
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from softbias.app.state import AppState
+
+from .conftest import serving
 
 CONTENT = "canvas => canvas.toDataURL()"
 
@@ -86,7 +91,7 @@ def test_everything_can_be_reached_by_tab_and_shows_its_focus(view):
         found = view.page.evaluate(
             "() => { const e = document.activeElement;"
             " const shown = e.type === 'radio' || e.type === 'file' ? e.nextElementSibling : e;"
-            " return [e.className || e.id || e.name || e.type || e.tagName, getComputedStyle(shown).outlineStyle]; }"
+            " return [e.getAttribute('class') || e.id || e.name || e.type || e.tagName, getComputedStyle(shown).outlineStyle]; }"
         )
         if found[0] in ("BODY", "HTML"):
             break
@@ -208,6 +213,24 @@ def test_a_picture_can_be_dropped(view):
         }"""
     )
     view.page.wait_for_selector("text=your picture")
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_a_message_in_place_of_its_maps(browser, run, tmp_path, monkeypatch):
+    monkeypatch.setenv("SOFTBIAS_CACHE", str(run.parent / "cache"))
+    shutil.copytree(run, tmp_path / "copy")
+    (tmp_path / "copy" / "checkpoints" / "step-00000001" / "state.safetensors").write_bytes(b"junk")
+    with serving(AppState([tmp_path / "copy"])) as served:
+        view = View(browser, served)
+        view.page.locator("input[aria-label=Checkpoint]").focus()
+        for key, damaged in (("Home", False), ("ArrowRight", True), ("ArrowRight", False)):
+            with view.page.expect_response(lambda answer: "/api/explanation" in answer.url):
+                view.page.keyboard.press(key)
+            view.wait_until_idle()
+            assert ("damaged" in view.page.inner_text(".failure")) == damaged
+            assert view.page.locator(".halves").is_visible() == (not damaged)
+        assert "1 checkpoint cannot be read" in view.page.inner_text("#charts")
+        view.context.close()
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_checkpoints_are_the_model_as_it_was(served, run, app_state):
     early = app_state.models[0].at(1).model.blocks[0].attn.gate.sigmoid().tolist()
     assert training["gates"][0]["layers"]["0"] == pytest.approx(early)
     assert [row["epoch"] for row in training["epochs"]] == [1, 2, 3]
-    assert served.get("/api/training?model=1") == {"epochs": [], "gates": [], "test": None, "report": False}
+    assert served.get("/api/training?model=1") == {"epochs": [], "gates": [], "damaged": 0, "test": None, "report": False}
 
 
 def test_a_model_without_maps_is_served_too(served):

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from softbias._version import __version__
 from softbias.app.state import AppState
+from softbias.errors import SoftbiasError
 from softbias.explanations.explanation import Explanation
 from softbias.explanations.figure import TITLES
 from softbias.pages.wording import text
@@ -38,6 +39,8 @@ def describe_state(state: AppState) -> dict[str, Any]:
 def describe_explanation(explanation: Explanation) -> dict[str, Any]:
     """All about an explanation but its maps."""
     grid = next(iter(explanation.grids.values()), None)
+    if not np.isfinite(explanation.probabilities).all():
+        raise SoftbiasError("the outputs of this model are not finite: its training diverged, or its weights are damaged")
     order = np.argsort(-explanation.probabilities, kind="stable")[:10]
     return {
         "label": explanation.label,

@@ -39,7 +39,7 @@ def gates_chart(name: str, rows: Rows, checkpoint: Mapping[str, Any] | None) -> 
     """The share of positional attention of every gated head through training; a dashed line at the chosen checkpoint."""
     if not rows:
         return None
-    unit = "step" if rows[0]["epoch"] is None else "epoch"
+    unit = "step" if any(row["epoch"] is None for row in rows) else "epoch"
     xs = [float(row[unit]) for row in rows]
     layers = list(rows[0]["layers"])
     series = []

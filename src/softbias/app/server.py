@@ -49,7 +49,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 def make_app(state: AppState, access: Access) -> Any:
     """The ASGI application."""
 
-    gates_read: dict[int, list[dict[str, Any]]] = {}  # of each model, once they have been drawn
+    gates_read: dict[int, tuple[list[dict[str, Any]], int]] = {}  # of each model, once they have been drawn
 
     def route(path: str, handler: Handler, method: str = "GET") -> Route:
         return Route(path, handler, methods=[method])
@@ -95,13 +95,14 @@ def make_app(state: AppState, access: Access) -> Any:
 
     async def training(request: Request) -> Response:
         model = state.model(needed(request, "model"))
-        gates = await run_in_threadpool(model.gates)
+        gates, damaged = await run_in_threadpool(model.gates)
         test = model.summary.get("test") or {}
         score = {key: test[key] for key in ("accuracy", "accuracy_interval", "n") if key in test}
-        return JSONResponse({"epochs": model.epochs, "gates": gates, "test": score or None, "report": model.report is not None})
+        found = {"epochs": model.epochs, "gates": gates, "damaged": damaged, "test": score or None}
+        return JSONResponse({**found, "report": model.report is not None})
 
     async def charts(request: Request) -> Response:
-        number = whole(request, "model")
+        number, damaged = whole(request, "model"), 0
         if number is None:
             runs = {name: model.epochs for name, model in zip(state.names, state.models, strict=True) if model.run}
             found = training_charts(runs)
@@ -110,9 +111,10 @@ def make_app(state: AppState, access: Access) -> Any:
             if number not in gates_read:
                 gates_read[number] = await run_in_threadpool(model.gates)
             step = model.steps()[checkpoint] if checkpoint is not None and checkpoint < len(model.checkpoints) else None
-            gates = gates_chart(state.names[number], gates_read[number], step)
+            rows, damaged = gates_read[number]
+            gates = gates_chart(state.names[number], rows, step)
             found = [] if gates is None else [gates]
-        return Response(render("charts.html.jinja", charts=found), media_type="text/html")
+        return Response(render("charts.html.jinja", charts=found, damaged=damaged), media_type="text/html")
 
     async def report(request: Request) -> Response:
         path = state.model(checked_number("model", request.path_params["number"])).report

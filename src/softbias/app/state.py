@@ -63,6 +63,7 @@ class AppModel:
     epochs: list[dict[str, Any]] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     device: str = "cpu"
+    damage: list[str] = field(default_factory=list)  # why scores or curves of the run are not shown
     loaded: OrderedDict[int, Classifier] = field(default_factory=OrderedDict)
 
     @staticmethod
@@ -70,9 +71,19 @@ class AppModel:
         run = find_run(source)
         if run is None:
             return AppModel(open_classifier(source, device=device))
-        summary = run.summary() if run.finished else {}
-        epochs = [plain_row(row) for row in run.metrics()]
-        return AppModel(run.classifier(device=device), run, run.checkpoints, epochs, summary, device)
+        model = AppModel(run.classifier(device=device), run, run.checkpoints, device=device)
+        for read in (model.read_summary, model.read_epochs):
+            try:
+                read(run)
+            except (SoftbiasError, OSError) as error:  # the model can be shown without its scores
+                model.damage.append(str(error))
+        return model
+
+    def read_summary(self, run: Run) -> None:
+        self.summary = run.summary() if run.finished else {}
+
+    def read_epochs(self, run: Run) -> None:
+        self.epochs = [plain_row(row) for row in run.metrics()]
 
     def at(self, number: int | None) -> Classifier:
         """The model at a checkpoint; None: as it is now."""
@@ -94,19 +105,20 @@ class AppModel:
         steps = [checkpoint.step for checkpoint in self.checkpoints]
         return [{"step": step, "epoch": epochs.get(step, None if step else 0)} for step in steps]
 
-    def gates(self) -> list[dict[str, Any]]:
-        """The gates of every head at every saved checkpoint; a checkpoint that cannot be read is left out."""
-        found = []
+    def gates(self) -> tuple[list[dict[str, Any]], int]:
+        """The gates of every head at every saved checkpoint, and how many checkpoints cannot be read."""
+        found, damaged = [], 0
         for step, checkpoint in zip(self.steps(), self.checkpoints, strict=True):
             if checkpoint.path is None:
                 continue
             try:
                 gates = gates_at(self.classifier.model, checkpoint.path)
             except CheckpointError:  # damaged, or removed by a run that still trains; `at` gives the reason
+                damaged += 1
                 continue
             if gates:
                 found.append({**step, "layers": gates})
-        return found
+        return found, damaged
 
     @property
     def report(self) -> Path | None:
@@ -130,6 +142,8 @@ def gates_at(model: nn.Module, path: Path) -> dict[int, list[float]]:
     saved = averaged(read_some(path, [f"{part}/{name}" for part in ("model", "ema") for name in own]))
     with torch.no_grad():
         for name, parameter in own.items():
+            if name not in saved or saved[name].shape != parameter.shape or not saved[name].isfinite().all():
+                raise CheckpointError(f"{path} is damaged: {name} is missing, has another shape, or is not finite")
             parameter.copy_(saved[name])
     return {layer: [row["value"] for row in sites[layer].attention.bias_rows() if row["measure"] == "gate"] for layer in gated}
 
@@ -164,12 +178,15 @@ class AppState:
         """All models that can be opened; of several sources, one that cannot be opened leaves a note."""
         models = []
         for source in sources:
+            name = Path(source).name
             try:
                 models.append(AppModel.open(source, device))
             except (SoftbiasError, OSError) as error:
                 if len(sources) == 1:
                     raise
-                self.notes.append(Note("model-not-opened", {"model": Path(source).name, "reason": str(error)}))
+                self.notes.append(Note("model-not-opened", {"model": name, "reason": str(error)}))
+            else:
+                self.notes += [Note("part-not-read", {"model": name, "reason": reason}) for reason in models[-1].damage]
         if not models:
             raise SoftbiasError(f"none of the models can be opened: {self.notes[0].values['reason']}")
         return models

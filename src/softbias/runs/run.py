@@ -129,7 +129,10 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """A row per epoch; a last line that a kill tore is dropped."""
         rows = []
-        lines = self.metrics_path.read_text(encoding="utf-8").splitlines() if self.metrics_path.is_file() else []
+        try:
+            lines = self.metrics_path.read_text(encoding="utf-8").splitlines() if self.metrics_path.is_file() else []
+        except UnicodeDecodeError as error:
+            raise SoftbiasError(f"{self.metrics_path} cannot be read: {error}") from error
         for number, line in enumerate(lines, start=1):
             try:
                 row = json.loads(line)

@@ -70,11 +70,12 @@ class Pane {
     this.layerPart = make("div", { class: "layer" }, make("div", { class: "slide" }, make("span", {}, "layer"), this.layerSlider, this.layerName), this.heads);
     this.maps = make("div", { class: "maps" });
     this.all = make("div", { class: "all" }, make("h3", {}, "Every head of every layer"), this.maps);
+    this.failure = make("p", { class: "failure", role: "alert" });
+    this.halves = make("div", { class: "halves" },
+      make("div", { class: "top" }, make("div", {}, this.stage, this.over), make("div", {}, this.big, this.truth, this.classes, this.notes)),
+      make("div", { class: "deep" }, this.layerPart, this.all));
     this.element = make("section", { class: "pane", "aria-label": `Model ${number + 1}` },
-      make("div", { class: "pick" }, this.select, this.badge, this.slide),
-      make("div", { class: "halves" },
-        make("div", { class: "top" }, make("div", {}, this.stage, this.over), make("div", {}, this.big, this.truth, this.classes, this.notes)),
-        make("div", { class: "deep" }, this.layerPart, this.all)));
+      make("div", { class: "pick" }, this.select, this.badge, this.slide), this.failure, this.halves);
     this.picture = new Image();
   }
 
@@ -133,6 +134,7 @@ class Pane {
       await loaded;
       if (turn !== this.asked) return;
       this.look = look;
+      this.fail("");
       this.layer = Math.min(this.layer, Math.max(0, look.layers.length - 1));
       offer();
       this.drawDecision();
@@ -140,10 +142,16 @@ class Pane {
       await this.askRows();
     } catch (error) {
       this.source = null;
-      if (turn === this.asked) alertUser(error);
+      if (turn === this.asked) this.fail(error.message);
     } finally {
       if (turn === this.asked) this.element.classList.remove("busy");
     }
+  }
+
+  // A message in place of everything: maps of another checkpoint or picture would be wrong here.
+  fail(text) {
+    this.failure.textContent = text;
+    this.halves.hidden = !!text;
   }
 
   query() {
@@ -405,7 +413,7 @@ async function drawTraining() {
   if (!runs.length) return;
   const gated = [...new Map(panes.filter(({ model }) => state.models[model].run).map((pane) => [pane.model, pane])).values()];
   const addresses = ["/api/charts", ...gated.map(({ model, checkpoint }) => `/api/charts?model=${model}${checkpoint === null ? "" : `&checkpoint=${checkpoint}`}`)];
-  const charts = await Promise.all(addresses.map(async (address) => (await ask(address)).text()));
+  const charts = await Promise.all(addresses.map(async (address) => (await ask(address)).text())).catch((error) => alertUser(error) || []);
   byId("charts").replaceChildren(document.createRange().createContextualFragment(charts.join("")));
   byId("training-text").textContent = byId("charts").children.length ? "Plain lines: training, on augmented pictures. Lines with markers: validation." : "These runs have no metrics.";
   const found = await Promise.all(runs.map(async (run) => ({ ...run, ...await training(run.number) })));
