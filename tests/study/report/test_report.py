@@ -132,6 +132,15 @@ def test_the_page_has_the_images_on_which_models_disagree(study):
     assert "Only ibit_nano is right" in html and html.count('<figure class="card">') == html.count("<img") > 6
 
 
+def test_a_run_has_a_link_to_its_page_or_the_command_that_draws_it(tmp_path, quick_charts):
+    study = make_study(tmp_path, seeds=1, fractions=(1.0,), val=False)
+    runs = sorted(path.parent for path in study.glob("runs/*/summary.json"))
+    (runs[0] / "report.html").write_text("<p>a page</p>")
+    rows = html_of(write_report(study)).split('aria-label="All runs"')[1].split("</table>")[0]
+    assert f'href="runs/{runs[0].name}/report.html"' in rows
+    assert rows.count("<code>softbias report ") == len(runs) - 1 and f"{runs[1].name}</code>" in rows
+
+
 def test_nothing_is_asked_from_outside_and_names_are_escaped(study):
     html = html_of(study / "report.html")
     assert "<helps>" not in html and "Which bias &lt;helps&gt;?" in html

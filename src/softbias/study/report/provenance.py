@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypedDict
@@ -154,6 +155,7 @@ def typed(folder: Path) -> str:
 
 
 def run_rows(material: Material) -> list[dict[str, str]]:
+    """A row per run, with the address of its page, or with the command that draws it."""
     base = material.folder
     made = []
     for row in each(material.runs):
@@ -169,6 +171,7 @@ def run_rows(material: Material) -> list[dict[str, str]]:
             }
             | {"steps": f"{row.steps:,}", "time": duration(row.seconds), "accuracy": f"{100 * row.accuracy:.1f} %"}
             | {"href": Path(os.path.relpath(page, base)).as_posix() if inside and base is not None else ""}
+            | {"command": "" if page.is_file() else f"softbias report {shlex.quote(typed(Path(row.run)))}"}
         )
     return made
 
