@@ -91,7 +91,8 @@ def test_everything_can_be_reached_by_tab_and_shows_its_focus(view):
         found = view.page.evaluate(
             "() => { const e = document.activeElement;"
             " const shown = e.type === 'radio' || e.type === 'file' ? e.nextElementSibling : e;"
-            " return [e.getAttribute('class') || e.id || e.name || e.type || e.tagName, getComputedStyle(shown).outlineStyle]; }"
+            " const name = e.getAttribute('class') || e.id || e.name || e.type || e.tagName;"
+            " return [name, getComputedStyle(shown).outlineStyle]; }"
         )
         if found[0] in ("BODY", "HTML"):
             break
