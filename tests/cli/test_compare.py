@@ -119,7 +119,7 @@ MISTAKES = {
         "-1",
         "--recipe",
         "quick",
-    ): "--jobs takes the number of processes",
+    ): "--jobs must be a whole number",
     ("compare", "fashion", "--models", "deit_nano", "--on", "slurm", "--recipe", "quick"): "--on takes ray",
     ("compare", "fashion", "--models", "deit_nano", "--on", "ray", "--jobs", "2", "--recipe", "quick"): "leave out --jobs",
     ("study",): "which study?",

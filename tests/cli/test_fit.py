@@ -233,7 +233,7 @@ MISTAKES = {
     ("fit", "fashion", "--learning-rate=1"): "perhaps you meant --lr;",
     ("fit", "fashion", "--opt", "sgd"): "perhaps you meant --optimizer;",
     ("fit", "fashion", "cifar10"): "'cifar10' is one argument too many",
-    ("fit", "fashion", "--recipe.epochs", "-1"): "epochs must be at least 0.0, but epochs=-1.0",
+    ("fit", "fashion", "--recipe.epochs", "-1"): "epochs must be a number of more than 0",
     ("fit", "fashion", "--recipe.betas", "0.9"): "Expected 2 values",
     ("fit", "fashion", "--seed", "x"): "--seed cannot be 'x': it takes a whole number",
     ("fit", "fashion", "--modle", "x"): "perhaps you meant --model",

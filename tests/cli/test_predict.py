@@ -133,7 +133,7 @@ MISTAKES = {
     ("predict", "RUN"): "which pictures?",
     ("predict", "RUN", "EMPTY"): "there are no pictures in ",
     ("predict", "RUN", "x.png", "--out", "x.xlsx"): "--out takes a file named *.csv or *.json",
-    ("predict", "RUN", "x.png", "--threshold", "2"): "threshold lie in [0, 1]",
+    ("predict", "RUN", "x.png", "--threshold", "2"): "--threshold must be a number from 0 to 1",
     ("predict", "EMPTY", "x.png"): "there is no model in ",
     ("evaluate", "EMPTY"): "is not a run that knows its pictures; name some with --data",
     ("evaluate", "RUN", "--split", "dev"): "--split cannot be 'dev': it takes all, test, train or val",

@@ -200,10 +200,10 @@ def test_a_description_names_everything_that_is_on():
     [
         ({"crop": "padd"}, "did you mean 'pad'"),
         ({"fill": "black"}, "mean, reflect, zero"),
-        ({"flip": 1.5}, "flip must lie between 0 and 1"),
-        ({"crop_scale": (0.5, 0.2)}, "low ≤ high"),
-        ({"cutout": -1}, "whole number of at least 0"),
-        ({"hue": 0.7}, "between 0 and 0.5"),
+        ({"flip": 1.5}, "flip must be a number from 0 to 1"),
+        ({"crop_scale": (0.5, 0.2)}, "smaller one first"),
+        ({"cutout": -1}, "whole number from 0"),
+        ({"hue": 0.7}, "from 0 to 0.5"),
         ({"randaugment": "m9"}, "write it as timm does"),
     ],
 )

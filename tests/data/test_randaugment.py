@@ -200,5 +200,5 @@ def test_the_notation_is_timms_and_anything_else_is_refused():
     for wrong in ("augmix-m3", "rand-m9-w0", "rand-m", "rand-tweights"):
         with pytest.raises(ValueError, match=r"rand-m9-mstd0\.5-inc1"):
             RandAugment.parse(wrong)
-    with pytest.raises(ValueError, match="between 0 and 1"):
+    with pytest.raises(ValueError, match="from 0 to 1"):
         RandAugment.parse("rand-p2")

@@ -22,7 +22,7 @@ def test_several_layers_are_joined_by_plus():
         ("distance:layer=two", "layer must be a number"),
         ("distance:layer=2,wieght=1", "did you mean 'weight'"),
         ("distance:layer=2,weight=much", "weight must be a number"),
-        ("distance:layer=2,weight=-1", "at least 0"),
+        ("distance:layer=2,weight=-1", "weight must be a number from 0"),
         ("distance:layer=2,layer=3", "twice"),
         ("distance:layer", "NAME=VALUE"),
         ("style:layer=1,alpha=4", "no option of the regularizer style 'alpha'"),

@@ -55,7 +55,7 @@ def test_another_model_on_a_cpu_takes_the_epochs_of_the_preset():
         (PartialRunSpec(data="x", pretrained=True), SoftbiasError, "--pretrained is for timm"),
         (PartialRunSpec(data="x", finetune="linear"), SoftbiasError, "needs a model that has learned"),
         (PartialRunSpec(data="x", overrides={"epohcs": 1}), UnknownNameError, "epochs"),
-        (PartialRunSpec(data="x", overrides={"epochs": -1}), SoftbiasError, "epochs must be at least"),
+        (PartialRunSpec(data="x", overrides={"epochs": -1}), SoftbiasError, "epochs must be a number of more than 0"),
     ],
 )
 def test_mistakes_are_refused_before_any_image_is_read(partial, kind, named):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, relu
 
 from softbias.attention.base import Attention, NoAttentionMapError, refuse_prefix
+from softbias.bounds import Side
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 
@@ -33,9 +34,9 @@ class DepthwiseConv(Attention):
         heads: int,
         grid: Grid,
         *,
-        kernel_size: int = 7,
+        kernel_size: Side = 7,
         dynamic: bool = False,
-        reduction: int = 4,
+        reduction: Side = 4,
         qkv_bias: bool = True,
     ) -> None:
         super().__init__(width, heads, grid, qkv_bias=qkv_bias, reads="v")

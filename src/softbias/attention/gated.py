@@ -26,7 +26,7 @@ model keeps its function until training finds that position helps.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -35,6 +35,7 @@ from torch.nn.functional import pad
 
 from softbias.attention.base import Attention, BiasRow, Mixture, by_head, refuse_prefix
 from softbias.attention.positional import UNITS, PositionBias
+from softbias.bounds import Centers, Finite, ShortText
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 from softbias.kernels import dispatch
@@ -53,11 +54,11 @@ class Gated(Attention):
         heads: int,
         grid: Grid,
         *,
-        strength: float = 1.0,
-        gate: float | None = None,
-        gating: str = "sigmoid",
-        centers: str | Sequence[Sequence[float]] = "square",
-        prefix: str = "refuse",
+        strength: Finite = 1.0,
+        gate: Finite | None = None,
+        gating: ShortText = "sigmoid",
+        centers: Centers = "square",
+        prefix: ShortText = "refuse",
         qkv_bias: bool = False,
     ) -> None:
         """`gate` is where λ starts (1), or g itself where it is free (0)."""

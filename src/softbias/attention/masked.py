@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from softbias.attention.base import Attention, BiasRow
+from softbias.bounds import Count, ShortText
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 from softbias.kernels import dispatch
@@ -45,11 +46,11 @@ class Masked(Attention):
         heads: int,
         grid: Grid,
         *,
-        norm: str = "frobenius",
-        rank: int = RANK,
-        kernel: str = "exp_l2",
-        fit: str = "svd",
-        roll: str = "paper",
+        norm: ShortText = "frobenius",
+        rank: Count = RANK,
+        kernel: ShortText = "exp_l2",
+        fit: ShortText = "svd",
+        roll: ShortText = "paper",
         qkv_bias: bool = True,
     ) -> None:
         super().__init__(width, heads, grid, qkv_bias=qkv_bias)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from softbias.attention.base import Attention, BiasRow, refuse_prefix
+from softbias.bounds import Centers, Finite
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 from softbias.kernels.dispatch import dot_product_attention
@@ -162,8 +163,8 @@ class Positional(Attention):
         grid: Grid,
         *,
         content: bool = True,
-        strength: float = 1.0,
-        centers: str | Sequence[Sequence[float]] = "square",
+        strength: Finite = 1.0,
+        centers: Centers = "square",
         qkv_bias: bool = True,
     ) -> None:
         super().__init__(width, heads, grid, qkv_bias=qkv_bias, reads="qkv" if content else "v")

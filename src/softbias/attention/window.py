@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from softbias.attention.base import Attention
+from softbias.bounds import ShortText, Side
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 from softbias.kernels.dispatch import dot_product_attention
@@ -86,7 +87,7 @@ class Window(Attention):
     tile_mask: Tensor | None
 
     def __init__(
-        self, width: int, heads: int, grid: Grid, *, window: int = 7, mode: str = "block", qkv_bias: bool = True
+        self, width: int, heads: int, grid: Grid, *, window: Side = 7, mode: ShortText = "block", qkv_bias: bool = True
     ) -> None:
         super().__init__(width, heads, grid, qkv_bias=qkv_bias)
         if mode not in MODES:

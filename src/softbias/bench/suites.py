@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 
@@ -13,11 +14,13 @@ from softbias.bench.measuring import Row, forget
 from softbias.bench.regularization import measure
 from softbias.bench.step import beside_timm, captured_equals_uncaptured, start_up, whole_step
 from softbias.bench.throughput import Builder, Setting, growth, side_by_side
+from softbias.bounds import BatchSize, Rounds, ShortText, Side
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.kernels import dispatch
 from softbias.models import create_model
 from softbias.models.presets import preset_spec
 from softbias.models.spec import ModelSpec
+from softbias.schema import Checked
 
 PEERS = {  # ours -> the same architecture in timm
     "deit_tiny": "timm:deit_tiny_patch16_224",
@@ -31,14 +34,14 @@ PEERS = {  # ours -> the same architecture in timm
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Checked):
     device: torch.device
-    rounds: int = 20
-    batch: int | None = None
-    img_size: int = 224
-    models: tuple[str, ...] = ()  # none: those of the suite
-    modes: tuple[str, ...] = ("inference", "training")
-    compiled: tuple[str | None, ...] = (None,)  # modes of torch.compile
+    rounds: Rounds = 20
+    batch: BatchSize | None = None
+    img_size: Side = 224
+    models: tuple[ShortText, ...] = ()  # none: those of the suite
+    modes: tuple[Literal["inference", "training"], ...] = ("inference", "training")
+    compiled: tuple[Literal["default", "reduce-overhead"] | None, ...] = (None,)  # modes of torch.compile
 
     @property
     def on_gpu(self) -> bool:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json as json_module
-from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
+from softbias.bounds import BatchSize, FilePath, Rounds, ShortText, Side
 from softbias.cli.parsing import flag
 from softbias.errors import SoftbiasError
 
-COMPILED: dict[str, tuple[str | None, ...]] = {  # torch.compile's modes
+COMPILED: dict[str, tuple[Literal["default", "reduce-overhead"] | None, ...]] = {  # torch.compile's modes
     "off": (None,),
     "on": ("default",),
     "graphs": ("reduce-overhead",),
@@ -20,16 +20,16 @@ COMPILED: dict[str, tuple[str | None, ...]] = {  # torch.compile's modes
 
 
 def bench(
-    suite: Annotated[str, tyro.conf.Positional, flag("SUITE", "What to measure; several with commas.")] = "peers",
+    suite: Annotated[ShortText, tyro.conf.Positional, flag("SUITE", "What to measure; several with commas.")] = "peers",
     /,
-    models: str | None = None,
+    models: ShortText | None = None,
     mode: Literal["inference", "training", "both"] = "both",
-    img_size: int = 224,
-    batch: int | None = None,
-    rounds: int = 20,
+    img_size: Side = 224,
+    batch: BatchSize | None = None,
+    rounds: Rounds = 20,
     compile: Literal["off", "on", "graphs", "both"] = "off",
-    device: str = "auto",
-    json: Path | None = None,
+    device: ShortText = "auto",
+    json: FilePath | None = None,
 ) -> None:
     """Measure speed and memory of our models, layers and training loop beside their peers, interleaved in one run.
 
@@ -56,8 +56,6 @@ def bench(
     from softbias.errors import unknown_name
     from softbias.files import write_text
 
-    if rounds < 2:
-        raise SoftbiasError(f"rounds must be at least 2, but rounds={rounds}")
     chosen = suite.split(",")
     for name in chosen:
         if name not in SUITES:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from softbias.bounds import FilePath, LongText, ShortText
 from softbias.cli.parsing import NO_LINE, Line, flag
 from softbias.cli.study_options import CompareOptions, ExecutionOptions, run
 from softbias.errors import SoftbiasError
@@ -54,7 +55,7 @@ def compare(options: Annotated[CompareOptions, arg(name="")], *, line: Line = NO
 
 @dataclass(frozen=True)
 class StudyOptions(ExecutionOptions):
-    file: Annotated[Path | None, Positional, flag("FILE.yaml", "A study, or the folder of one.")] = None
+    file: Annotated[FilePath | None, Positional, flag("FILE.yaml", "A study, or the folder of one.")] = None
 
 
 def study(options: Annotated[StudyOptions, arg(name="")]) -> int:
@@ -75,7 +76,7 @@ def study(options: Annotated[StudyOptions, arg(name="")]) -> int:
     return run(spec, options)
 
 
-def demo(out: Path = Path("demo"), picture: bool = False) -> int:
+def demo(out: FilePath = Path("demo"), picture: bool = False) -> int:
     """Compare three nano models on a small embedded set, in a few minutes on two cores, and write a report.
 
     Stop at any time; the same command continues.
@@ -94,7 +95,7 @@ def demo(out: Path = Path("demo"), picture: bool = False) -> int:
 
 @dataclass(frozen=True)
 class ReproduceOptions(ExecutionOptions):
-    name: Annotated[str, Positional, flag("NAME", "A study of --list.")] = ""
+    name: Annotated[LongText, Positional, flag("NAME", "A study of --list.")] = ""
     list_studies: Annotated[
         bool, arg(name="list", help="List the studies, or with a name describe one, and stop.", help_behavior_hint="")
     ] = False
@@ -106,15 +107,17 @@ class ReproduceOptions(ExecutionOptions):
         ),
     ] = "smoke"
     arms: Annotated[
-        str | None,
+        ShortText | None,
         flag("ARMS", "Some of its arms, separated by commas; the first is compared with the others; all if not given."),
     ] = None
-    data: Annotated[str | None, flag("SETS", "Some of its sets, separated by commas; all if not given.")] = None
+    data: Annotated[ShortText | None, flag("SETS", "Some of its sets, separated by commas; all if not given.")] = None
     seeds: Annotated[
-        str | None, flag("N", "The number of seeds (3), or the seeds themselves (0,1,5); the study's own if not given.")
+        ShortText | None, flag("N", "The number of seeds (3), or the seeds themselves (0,1,5); the study's own if not given.")
     ] = None
-    fractions: Annotated[str | None, flag("SHARES", "Shares of the training pictures; the study's own if not given.")] = None
-    data_dir: Annotated[Path | None, flag("FOLDER", "The folder of named sets; $SOFTBIAS_DATA if not given.")] = None
+    fractions: Annotated[ShortText | None, flag("SHARES", "Shares of the training pictures; the study's own if not given.")] = (
+        None
+    )
+    data_dir: Annotated[FilePath | None, flag("FOLDER", "The folder of named sets; $SOFTBIAS_DATA if not given.")] = None
 
 
 def reproduce(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from softbias.bounds import FilePath, ShortText, Within
 from softbias.cli.parsing import flag
 
 if TYPE_CHECKING:
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def check(
-    path: Annotated[Path, tyro.conf.Positional, flag("DATA", "A folder of pictures, a CSV file (path, label), or arrays.")],
+    path: Annotated[FilePath, tyro.conf.Positional, flag("DATA", "A folder of pictures, a CSV file (path, label), or arrays.")],
     /,
-    group_by: str | None = None,
-    files: int = 10,
+    group_by: ShortText | None = None,
+    files: Annotated[int, Within(0, 1_000_000)] = 10,
     json: bool = False,
 ) -> int:
     """Is a set of pictures fit to train on? Exit status 0 if it is, 1 if not.

@@ -10,24 +10,29 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from softbias.bounds import FilePath, Port, ShortText
 from softbias.cli.parsing import flag, switch
 from softbias.errors import SoftbiasError
 
 
 def explain(
     model: Annotated[
-        str, tyro.conf.Positional, flag("MODEL", "A run's or a saved model's folder, timm:NAME, hf:FOLDER, or a model's name.")
+        ShortText,
+        tyro.conf.Positional,
+        flag("MODEL", "A run's or a saved model's folder, timm:NAME, hf:FOLDER, or a model's name."),
     ],
-    images: Annotated[tuple[Path, ...], tyro.conf.Positional, flag("IMAGE", "Pictures, or folders of them.")],
+    images: Annotated[tuple[FilePath, ...], tyro.conf.Positional, flag("IMAGE", "Pictures, or folders of them.")],
     /,
-    out: Annotated[Path | None, flag("DIR", "The folder for the files; explanations/ if not given.")] = None,
+    out: Annotated[FilePath | None, flag("DIR", "The folder for the files; explanations/ if not given.")] = None,
     query: Annotated[
-        str | None,
+        ShortText | None,
         flag("ROW,COLUMN", "The patch whose attention is shown, from 0,0 at the top left; the middle one if not given."),
     ] = None,
-    target: Annotated[str | None, flag("CLASS", "The class that gradients are about; the predicted one if not given.")] = None,
+    target: Annotated[
+        ShortText | None, flag("CLASS", "The class that gradients are about; the predicted one if not given.")
+    ] = None,
     methods: Annotated[
-        str | None,
+        ShortText | None,
         flag(
             "NAMES",
             "Ways to explain, separated by commas (docs/explaining.md); if not given rollout, gradient-rollout and gradients; "
@@ -111,21 +116,21 @@ def parse_query(text: str | None) -> tuple[int, int] | None:
 
 def app(
     sources: Annotated[
-        tuple[str, ...],
+        tuple[ShortText, ...],
         tyro.conf.Positional,
         flag("RUNS_OR_MODELS", "Folders of runs, studies or saved models, timm:NAME, hf:FOLDER, or names of models."),
     ],
     /,
     data: Annotated[
-        str | None,
+        ShortText | None,
         flag("DATA", "Pictures to show: a folder, a CSV file, arrays, or a set's name; the first run's own if not given."),
     ] = None,
-    port: Annotated[int | None, flag("N", "Port to listen on; 8017, or any free port if that is taken.")] = None,
+    port: Annotated[Port | None, flag("N", "Port to listen on; 8017, or any free port if that is taken.")] = None,
     host: Annotated[
-        str, flag("ADDRESS", "Address to listen at; 0.0.0.0 in a container, so that other machines reach the page.")
+        ShortText, flag("ADDRESS", "Address to listen at; 0.0.0.0 in a container, so that other machines reach the page.")
     ] = "127.0.0.1",
     token: Annotated[
-        str | None, flag("TEXT", "The token of the page's address; $SOFTBIAS_TOKEN, or else a new one for each start.")
+        ShortText | None, flag("TEXT", "The token of the page's address; $SOFTBIAS_TOKEN, or else a new one for each start.")
     ] = None,
     no_browser: Annotated[bool, switch("Do not open a browser.")] = False,
     device: Literal["auto", "cpu", "cuda", "mps"] = "cpu",
@@ -140,8 +145,6 @@ def app(
     """
     if not sources:
         raise SoftbiasError("which models? softbias app RUNS_OR_MODELS…, for instance softbias app runs/*")
-    if port is not None and not 0 <= port < 65536:
-        raise SoftbiasError(f"--port takes a number from 0 (any free one) to 65535, but got {port}")
     from softbias.app.safety import Access
     from softbias.app.serving import bind, serve
     from softbias.app.state import AppState

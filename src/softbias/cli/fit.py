@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from softbias import environment
+from softbias.bounds import Count, FilePath, Fraction, Minutes, Seed, ShortText, Side
 from softbias.cli.parsing import NO_LINE, CommandLine, Device, Line, flag, parse_options, switch
 from softbias.errors import SoftbiasError
 
@@ -26,68 +27,68 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class TrainingOptions:
     data: Annotated[
-        str | None,
+        ShortText | None,
         Positional,
         flag("DATA", "A folder of pictures, a CSV file (path, label), arrays (.npz), or a set's name."),
     ] = None
     model: Annotated[
-        str | None,
+        ShortText | None,
         flag("NAME", "A name from `softbias models`, timm:NAME or hf:FOLDER; chosen to suit the pictures if not given."),
     ] = None
     recipe: Annotated[
-        str | None,
+        ShortText | None,
         flag(
             "NAME",
             "A name from `softbias recipes`; chosen to suit the pictures if not given. Any field can be changed: "
             "--epochs 20 --flip 0 (--help-recipe shows all of them).",
         ),
     ] = None
-    seed: Annotated[int | None, flag("N", "Seed of weights, order and augmentation; 0 if not given.")] = None
+    seed: Annotated[Seed | None, flag("N", "Seed of weights, order and augmentation; 0 if not given.")] = None
     fraction: Annotated[
-        float | None, flag("SHARE", "Share of the training pictures, such as 0.1; the same of each class, and nested.")
+        Fraction | None, flag("SHARE", "Share of the training pictures, such as 0.1; the same of each class, and nested.")
     ] = None
-    out: Annotated[Path | None, flag("FOLDER", "Where the run goes; runs/<data>-<model>-<id> if not given.")] = None
+    out: Annotated[FilePath | None, flag("FOLDER", "Where the run goes; runs/<data>-<model>-<id> if not given.")] = None
     resume: Annotated[
         bool, switch("Continue a run that was stopped; starts one where there is none, and leaves a finished one alone.")
     ] = False
-    config: Annotated[Path | None, flag("FILE", "A run's config.yaml; other options given here override it.")] = None
-    source: Annotated[Path | None, flag("RUN", "Start from the model of another run, with a new head.", "from")] = None
+    config: Annotated[FilePath | None, flag("FILE", "A run's config.yaml; other options given here override it.")] = None
+    source: Annotated[FilePath | None, flag("RUN", "Start from the model of another run, with a new head.", "from")] = None
     finetune: Annotated[
         Literal["linear", "full"] | None,
         flag("linear|full", "With --from, --pretrained or --weights: train the head only, or all weights."),
     ] = None
     pretrained: Annotated[bool, switch("Fetch timm's pretrained weights over the network; for models named timm:NAME.")] = False
-    weights: Annotated[Path | None, flag("FILE|FOLDER", "Weights to start from (safetensors).")] = None
-    img_size: Annotated[int | None, flag("PIXELS", "Side of the pictures; chosen from their sizes if not given.")] = None
+    weights: Annotated[FilePath | None, flag("FILE|FOLDER", "Weights to start from (safetensors).")] = None
+    img_size: Annotated[Side | None, flag("PIXELS", "Side of the pictures; chosen from their sizes if not given.")] = None
     resize_mode: Annotated[
         Literal["crop", "pad", "stretch"] | None,
         flag("crop|pad|stretch", "What happens to the aspect ratio; crop if not given."),
     ] = None
     group_by: Annotated[
-        str | None, flag("REGEX|COLUMN", "Keep pictures with the same match, or the same value, in one split.")
+        ShortText | None, flag("REGEX|COLUMN", "Keep pictures with the same match, or the same value, in one split.")
     ] = None
     skip_broken: Annotated[bool, switch("Leave out pictures that cannot be read, and say how many.")] = False
-    data_dir: Annotated[Path | None, flag("FOLDER", "The folder of named sets; $SOFTBIAS_DATA if not given.")] = None
+    data_dir: Annotated[FilePath | None, flag("FOLDER", "The folder of named sets; $SOFTBIAS_DATA if not given.")] = None
     model_option: Annotated[
-        tuple[str, ...],
+        tuple[ShortText, ...],
         UseAppendAction,
         flag("NAME=VALUE", "An option of the model, such as patch_size=8; repeatable."),
     ] = ()
     regularize: Annotated[
-        tuple[str, ...],
+        tuple[ShortText, ...],
         UseAppendAction,
         flag("KIND:layer=N,…", "A loss on attention maps, such as distance:layer=2,weight=0.01; repeatable."),
     ] = ()
     minutes: Annotated[
-        float | None, flag("M", "Time limit of training in minutes; the schedule is shortened to end in time.")
+        Minutes | None, flag("M", "Time limit of training in minutes; the schedule is shortened to end in time.")
     ] = None
-    keep: Annotated[str, flag("WHICH", "Checkpoints to keep: last, best, every=K; last,best if not given.")] = "last,best"
+    keep: Annotated[ShortText, flag("WHICH", "Checkpoints to keep: last, best, every=K; last,best if not given.")] = "last,best"
     probe_every: Annotated[
-        int | None, flag("K", "Measure locality, gates and masks every K epochs, into probes/ of the run.")
+        Count | None, flag("K", "Measure locality, gates and masks every K epochs, into probes/ of the run.")
     ] = None
     device: Annotated[Device, flag("auto|cpu|cuda|mps", "Where to train.")] = "auto"
     trackers: Annotated[
-        str, flag("NAMES", "tensorboard, wandb, mlflow, separated by commas, or none; tensorboard if not given.")
+        ShortText, flag("NAMES", "tensorboard, wandb, mlflow, separated by commas, or none; tensorboard if not given.")
     ] = "tensorboard"
     quiet: Annotated[bool, switch("Print the run's folder at the end, and nothing else.")] = False
     json: Annotated[bool, switch("Print a line of JSON per event.")] = False

@@ -8,15 +8,16 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional
 
+from softbias.bounds import Classes, ShortText, Side
 from softbias.cli.parsing import flag, table
 from softbias.errors import SoftbiasError
 
 
 def models(
-    pattern: Annotated[str, Positional] = "*",
+    pattern: Annotated[ShortText, Positional] = "*",
     /,
-    img_size: int | None = None,
-    num_classes: int | None = None,
+    img_size: Side | None = None,
+    num_classes: Classes | None = None,
     json: bool = False,
 ) -> None:
     """List models: mechanism per block, parameters, and multiply-accumulates for one image.
@@ -65,7 +66,7 @@ def models(
 
 
 def recipes(
-    name: Annotated[str | None, Positional, flag("NAME", "A recipe, to be shown in full.")] = None,
+    name: Annotated[ShortText | None, Positional, flag("NAME", "A recipe, to be shown in full.")] = None,
     /,
     json: bool = False,
 ) -> None:

@@ -16,13 +16,14 @@ import io
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_origin, get_type_hints
 
 import tyro
 
 from softbias.cli import COMMANDS, TRAINING, find
 from softbias.data.augment import Augmentation
 from softbias.errors import SoftbiasError
+from softbias.schema import bounded_hints, convert, has_bounds
 from softbias.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -68,8 +69,48 @@ def parse(function: Callable[..., Any], arguments: Sequence[str], prog: str) -> 
     def later(*args: Any, **options: Any) -> Callable[..., Any]:
         return functools.partial(function, *args, **options)
 
+    refuse_empty(arguments)
     with quoting_tyro(prog):
-        return tyro.cli(later, args=list(arguments), prog=prog, config=CONFIG)
+        call: Any = tyro.cli(later, args=list(arguments), prog=prog, config=CONFIG)
+    check_flags(bounded_hints(function), inspect.signature(function).bind_partial(*call.args, **call.keywords).arguments)
+    made: Callable[..., Any] = call
+    return made
+
+
+def refuse_empty(arguments: Sequence[str]) -> None:
+    """A path or a name that is empty would be taken for the working folder, or for nothing at all.
+
+    >>> refuse_empty(["fashion", "--out", ""])
+    Traceback (most recent call last):
+    softbias.errors.SoftbiasError: --out is empty; give it a value, or leave it out
+    """
+    for before, word in zip(("", *arguments), arguments, strict=False):
+        name, equals, value = word.partition("=")
+        if word.startswith("--") and equals and not value.strip():
+            raise SoftbiasError(f"{name} is empty; give it a value, or leave it out")
+        if not word.strip():
+            named = before if before.startswith("--") and "=" not in before else "an argument"
+            raise SoftbiasError(f"{named} is empty; give it a value, or leave it out")
+
+
+def check_flags(hints: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Hold the values of a command line to the bounds of their types; an error calls an option as the user did."""
+    for name, value in given.items():
+        kind = hints.get(name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, CommandLine):
+            options: Any = type(value)
+            check_flags(bounded_hints(options), {each.name: getattr(value, each.name) for each in dataclasses.fields(value)})
+        elif has_bounds(kind):
+            convert(kind, value, "", flag_name(name, kind))
+
+
+def flag_name(name: str, kind: Any) -> str:
+    """An option as it is typed, or an argument as the help calls it."""
+    metadata = kind.__metadata__ if get_origin(kind) is Annotated else ()
+    config = next((each for each in metadata if hasattr(each, "metavar")), None)
+    if config is not None and tyro.conf.Positional in metadata:
+        return str(config.metavar)
+    return f"--{(getattr(config, 'name', None) or name).replace('_', '-')}"
 
 
 @contextlib.contextmanager
@@ -219,7 +260,7 @@ def parse_options(given: Sequence[str]) -> dict[str, Any]:
         words = {"true": True, "false": False, "none": None}
         try:
             found[name.replace("-", "_")] = words[text.lower()] if text.lower() in words else ast.literal_eval(text)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
             found[name.replace("-", "_")] = text
     return found
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional
 
+from softbias.bounds import BatchSize, FilePath, Probability, ShortText
 from softbias.cli.parsing import Device, flag
 from softbias.errors import SoftbiasError
 
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
 
 
 def predict(
-    model: Annotated[str, Positional, flag("MODEL_OR_RUN", "The folder of a run or of a saved model, timm:NAME or hf:FOLDER.")],
-    files: Annotated[tuple[Path, ...], Positional, flag("FILES_OR_FOLDERS", "Pictures, folders or CSV files of them.")],
+    model: Annotated[
+        ShortText, Positional, flag("MODEL_OR_RUN", "The folder of a run or of a saved model, timm:NAME or hf:FOLDER.")
+    ],
+    files: Annotated[tuple[FilePath, ...], Positional, flag("FILES_OR_FOLDERS", "Pictures, folders or CSV files of them.")],
     /,
-    out: Path | None = None,
-    batch: int = 64,
-    threshold: float = 0.5,
+    out: FilePath | None = None,
+    batch: BatchSize = 64,
+    threshold: Probability = 0.5,
     device: Device = "auto",
 ) -> int:
     """Classify pictures: files, folders with all that is below them, and CSV files with a column path.
@@ -93,11 +96,11 @@ def write_predictions(path: Path, rows: Iterable[Prediction], class_names: tuple
 
 
 def evaluate(
-    run: Annotated[str, Positional, flag("RUN", "A run's folder; with --data also a saved model's.")],
+    run: Annotated[ShortText, Positional, flag("RUN", "A run's folder; with --data also a saved model's.")],
     /,
-    data: str | None = None,
+    data: ShortText | None = None,
     split: Literal["test", "val", "train", "all"] | None = None,
-    data_dir: Path | None = None,
+    data_dir: FilePath | None = None,
     skip_broken: bool = False,
     device: Device = "auto",
     json: bool = False,
@@ -124,10 +127,10 @@ def evaluate(
 
 
 def export(
-    model: Annotated[str, Positional, flag("MODEL_OR_RUN", "The folder of a run or of a saved model.")],
-    file: Annotated[Path | None, Positional, flag("FILE", "The file to write; model.onnx if not given.")] = None,
+    model: Annotated[ShortText, Positional, flag("MODEL_OR_RUN", "The folder of a run or of a saved model.")],
+    file: Annotated[FilePath | None, Positional, flag("FILE", "The file to write; model.onnx if not given.")] = None,
     /,
-    out: Annotated[Path | None, flag("FILE", "Another way to name the file.")] = None,
+    out: Annotated[FilePath | None, flag("FILE", "Another way to name the file.")] = None,
 ) -> None:
     """Write a run's model, or a saved one, as ONNX: images (batch, 3, height, width), normalized, to logits."""
     if file is not None and out is not None:

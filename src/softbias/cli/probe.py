@@ -8,36 +8,37 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from softbias.bounds import Count, FilePath, Seed, ShortText
 from softbias.cli.parsing import flag, parse_options, switch
 from softbias.errors import SoftbiasError
 
 
 def probe(
     models: Annotated[
-        tuple[str, ...],
+        tuple[ShortText, ...],
         tyro.conf.Positional,
         flag("MODEL_OR_RUN", "Runs, folders of saved models, names of `softbias models`, timm:NAME, hf:FOLDER."),
     ],
     /,
-    probes: str = "locality,gates,masks",
-    data: str | None = None,
-    out: Path = Path("."),
-    n: int | None = None,
-    seed: int = 0,
+    probes: ShortText = "locality,gates,masks",
+    data: ShortText | None = None,
+    out: FilePath = Path("."),
+    n: Count | None = None,
+    seed: Seed = 0,
     split: Literal["test", "val", "train", "all"] = "test",
     checkpoints: bool = False,
-    backgrounds: Path | None = None,
+    backgrounds: FilePath | None = None,
     option: Annotated[
-        tuple[str, ...],
+        tuple[ShortText, ...],
         tyro.conf.UseAppendAction,
         flag("PROBE.NAME=VALUE", "An option of a probe, such as locality.original=true."),
     ] = (),
     model_option: Annotated[
-        tuple[str, ...],
+        tuple[ShortText, ...],
         tyro.conf.UseAppendAction,
         flag("NAME=VALUE", "An option of models given by name, such as patch_size=8."),
     ] = (),
-    data_dir: Path | None = None,
+    data_dir: FilePath | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     json: bool = False,
     list: Annotated[bool, switch("Print all probes with a line about each, and measure nothing.")] = False,

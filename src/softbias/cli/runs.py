@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional
 
+from softbias.bounds import FilePath, ShortText
 from softbias.cli.parsing import flag, table
 from softbias.errors import SoftbiasError
 from softbias.pages.format import count, share
@@ -24,16 +25,16 @@ if TYPE_CHECKING:
 WIDE = 1000  # columns of a file or pipe: one line per run
 State = Literal["finished", "running", "stopped", "failed"]
 Folders = Annotated[
-    tuple[Path, ...], Positional, flag("FOLDERS", "Folders of runs, stores or studies; runs/ and studies/*/ if not given.")
+    tuple[FilePath, ...], Positional, flag("FOLDERS", "Folders of runs, stores or studies; runs/ and studies/*/ if not given.")
 ]
 
 
 def runs(
     folders: Folders = (),
     /,
-    data: str | None = None,
-    model: str | None = None,
-    arm: str | None = None,
+    data: ShortText | None = None,
+    model: ShortText | None = None,
+    arm: ShortText | None = None,
     status: State | None = None,
     json: bool = False,
 ) -> None:
@@ -143,8 +144,8 @@ def find_run(name: str) -> Run:
 
 
 def diff(
-    a: Annotated[str, Positional, flag("A", "A run: its folder, or the beginning of its id.")],
-    b: Annotated[str, Positional, flag("B", "The other run.")],
+    a: Annotated[ShortText, Positional, flag("A", "A run: its folder, or the beginning of its id.")],
+    b: Annotated[ShortText, Positional, flag("B", "The other run.")],
     /,
     json: bool = False,
 ) -> None:
@@ -188,11 +189,11 @@ def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def delete(
-    which: Annotated[tuple[str, ...], Positional, flag("RUNS", "Folders of runs, or beginnings of their ids.")] = (),
+    which: Annotated[tuple[ShortText, ...], Positional, flag("RUNS", "Folders of runs, or beginnings of their ids.")] = (),
     /,
-    data: str | None = None,
-    model: str | None = None,
-    arm: str | None = None,
+    data: ShortText | None = None,
+    model: ShortText | None = None,
+    arm: ShortText | None = None,
     status: Literal["finished", "stopped", "failed"] | None = None,
     yes: bool = False,
 ) -> int:
@@ -244,10 +245,11 @@ def remove(rows: Sequence[dict[str, Any]]) -> int:
 
 
 def report(
-    runs: Annotated[tuple[Path, ...], Positional, flag("RUNS…", "A run, a study's folder, or folders of runs.")],
+    runs: Annotated[tuple[FilePath, ...], Positional, flag("RUNS…", "A run, a study's folder, or folders of runs.")],
     /,
     out: Annotated[
-        Path | None, flag("FOLDER", "Where to write; the run's or study's own folder if not given, and `report` for many runs.")
+        FilePath | None,
+        flag("FOLDER", "Where to write; the run's or study's own folder if not given, and `report` for many runs."),
     ] = None,
 ) -> None:
     """Write report.html: the scores, classes and mistakes of one run, or a comparison of many runs or of a study.

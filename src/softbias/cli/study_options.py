@@ -6,12 +6,12 @@ import json as json_module
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional
 
 from softbias import environment
+from softbias.bounds import FilePath, LongText, ShortText, Side, Within, Workers
 from softbias.cli.parsing import flag, switch
 from softbias.errors import SoftbiasError
 from softbias.pages.format import count
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExecutionOptions:
-    out: Annotated[Path | None, flag("FOLDER", "The study's folder; studies/<name> if not given.")] = None
+    out: Annotated[FilePath | None, flag("FOLDER", "The study's folder; studies/<name> if not given.")] = None
     jobs: Annotated[
-        int, flag("K", "Processes at a time, each with one torch thread on a CPU, sharing the GPUs; 0: in this process.")
+        Workers, flag("K", "Processes at a time, each with one torch thread on a CPU, sharing the GPUs; 0: in this process.")
     ] = 0
-    on: Annotated[str | None, flag("ray|ray://HOST:PORT", "Run on a Ray cluster that shares the study's folder.")] = None
+    on: Annotated[ShortText | None, flag("ray|ray://HOST:PORT", "Run on a Ray cluster that shares the study's folder.")] = None
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], flag("auto|cpu|cuda|mps", "Where to train.")] = "auto"
     dry_run: Annotated[bool, switch("Print how many runs are missing and how long they take, and stop.")] = False
     baseline: Annotated[bool, switch("Leave out the comparison with a logistic regression on pixels.")] = True
@@ -40,18 +40,20 @@ class ExecutionOptions:
 @dataclass(frozen=True)
 class CompareOptions(ExecutionOptions):
     data: Annotated[
-        tuple[str, ...], Positional, flag("DATA…", "Folders of pictures, CSV files, arrays (.npz), or names of sets.")
+        tuple[ShortText, ...], Positional, flag("DATA…", "Folders of pictures, CSV files, arrays (.npz), or names of sets.")
     ] = ()
     models: Annotated[
-        str,
+        LongText,
         flag(
             "ARMS", "Models, separated by commas, each with its own settings after @: deit_tiny,convit_tiny@strength=2@lr=1e-3."
         ),
     ] = ""
-    fractions: Annotated[str, flag("SHARES", "Shares of the training pictures, such as 0.1,0.3,1; 1 (all) if not given.")] = "1"
-    seeds: Annotated[str, flag("N", "The number of seeds (3), or the seeds themselves (0,1,5); 3 if not given.")] = "3"
+    fractions: Annotated[
+        ShortText, flag("SHARES", "Shares of the training pictures, such as 0.1,0.3,1; 1 (all) if not given.")
+    ] = "1"
+    seeds: Annotated[LongText, flag("N", "The number of seeds (3), or the seeds themselves (0,1,5); 3 if not given.")] = "3"
     recipe: Annotated[
-        str | None,
+        ShortText | None,
         flag("NAME", "A recipe of `softbias recipes`, for all arms; any field can be changed: --epochs 20 (--help-recipe)."),
     ] = None
     budget: Annotated[
@@ -59,14 +61,15 @@ class CompareOptions(ExecutionOptions):
         flag("steps|epochs|flops", "What all runs have in common: steps (those of a run on all the data) if not given."),
     ] = "steps"
     tune: Annotated[
-        int, flag("N", "Trials for every arm's learning rate and weight decay, on a validation part of the training data.")
+        Annotated[int, Within(0, 10_000)],
+        flag("N", "Trials for every arm's learning rate and weight decay, on a validation part of the training data."),
     ] = 0
-    name: Annotated[str | None, flag("NAME", "Name of the study; that of the data if not given.")] = None
+    name: Annotated[ShortText | None, flag("NAME", "Name of the study; that of the data if not given.")] = None
     store: Annotated[
-        Path | None, flag("FOLDER", "Runs that several studies share; inside the study's folder if not given.")
+        FilePath | None, flag("FOLDER", "Runs that several studies share; inside the study's folder if not given.")
     ] = None
-    img_size: Annotated[int | None, flag("PIXELS", "Side of the pictures; chosen from their sizes if not given.")] = None
-    data_dir: Annotated[Path | None, flag("FOLDER", "The folder of named sets; $SOFTBIAS_DATA if not given.")] = None
+    img_size: Annotated[Side | None, flag("PIXELS", "Side of the pictures; chosen from their sizes if not given.")] = None
+    data_dir: Annotated[FilePath | None, flag("FOLDER", "The folder of named sets; $SOFTBIAS_DATA if not given.")] = None
 
 
 def run(spec: StudySpec, options: ExecutionOptions, perform: Callable[..., Comparison] | None = None) -> int:
@@ -78,8 +81,6 @@ def run(spec: StudySpec, options: ExecutionOptions, perform: Callable[..., Compa
     from softbias.study.execute import StudyStoppedError
     from softbias.study.progress import choose_display
 
-    if options.jobs < 0:
-        raise SoftbiasError(f"--jobs takes the number of processes, 0 for none but this one, but got {options.jobs}")
     if options.on and options.jobs:
         raise SoftbiasError(f"--on {options.on} runs as many at a time as the cluster has room for; leave out --jobs")
     display = choose_display(quiet=options.quiet, json=options.json)

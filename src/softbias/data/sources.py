@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
+from softbias.bounds import Seed, ShortText, Side, Workers
 from softbias.data.arrays import is_array_folder, read_arrays
 from softbias.data.cache import Progress, decode_all
 from softbias.data.dataset import Dataset
@@ -33,7 +34,7 @@ from softbias.data.tables import TABLES, list_csv, recall_splits, write_manifest
 from softbias.errors import SoftbiasError
 from softbias.files import open_regular
 from softbias.notes import Note
-from softbias.schema import from_plain
+from softbias.schema import Checked, from_plain
 
 SIZES = (32, 64, 96, 128, 224)
 MANY = 20_000  # pictures; below that, more than 128 pixels cost more time than they bring accuracy
@@ -41,19 +42,19 @@ SAMPLE = 500  # pictures whose headers are read for choosing the size
 
 
 @dataclass(frozen=True)
-class DataOptions:
+class DataOptions(Checked):
     """The options of a set, as the file of a run or a study states them; None counts as not given. See `Source.read`."""
 
-    img_size: int | tuple[int, int] | None = None
+    img_size: Side | tuple[Side, Side] | None = None
     resize_mode: Literal["crop", "pad", "stretch"] | None = None
-    seed: int | None = None
-    group_by: str | None = None
+    seed: Seed | None = None
+    group_by: ShortText | None = None
     skip_broken: bool | None = None
-    manifest: str | None = None
-    data_dir: str | None = None
+    manifest: ShortText | None = None
+    data_dir: ShortText | None = None
     download: bool | None = None
-    cache_dir: str | None = None
-    workers: int | None = None
+    cache_dir: ShortText | None = None
+    workers: Workers | None = None
 
     @staticmethod
     def check(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,18 +9,20 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from softbias.bounds import BlockCount, Blocks, Centers, Count, Finite, ShortText, Side
 from softbias.errors import FewTokensWarning, SoftbiasError, unknown_name
 from softbias.models.spec import Layer, ModelSpec, ResNetSpec, Spec, pair, suitable_patch
 from softbias.registry import Registry
+from softbias.schema import check_options
 
 FEW_PATCHES = 16
 
 
-def deit(*, width: int, heads: int, depth: int = 12, **image: Any) -> ModelSpec:
+def deit(*, width: int, heads: int, depth: Blocks = 12, **image: Any) -> ModelSpec:
     """ViT as DeiT has it (Touvron et al., 2021), without distillation: full attention, class token, learned positions."""
     return ModelSpec(width=width, heads=heads, layers=(Layer("full"),) * depth, **image)
 
@@ -29,11 +31,11 @@ def convit(
     *,
     width: int,
     heads: int,
-    depth: int = 12,
-    gated_blocks: int | None = None,
-    strength: float = 1.0,
-    gate: float = 1.0,
-    centers: str | Sequence[Sequence[float]] = "square",
+    depth: Blocks = 12,
+    gated_blocks: BlockCount | None = None,
+    strength: Finite = 1.0,
+    gate: Finite = 1.0,
+    centers: Centers = "square",
     **image: Any,
 ) -> ModelSpec:
     """ConViT (d'Ascoli et al., 2021): gated blocks first (all but two), then the class token, then full attention.
@@ -61,13 +63,13 @@ def ibit(
     *,
     width: int,
     heads: int,
-    depth: int = 12,
-    masked_blocks: int | None = None,
-    norm: str = "frobenius",
-    rank: int = 9,
-    kernel: str = "exp_l2",
-    fit: str = "svd",
-    roll: str | None = None,
+    depth: Blocks = 12,
+    masked_blocks: BlockCount | None = None,
+    norm: ShortText = "frobenius",
+    rank: Count = 9,
+    kernel: ShortText = "exp_l2",
+    fit: ShortText = "svd",
+    roll: ShortText | None = None,
     released: bool = False,
     **image: Any,
 ) -> ModelSpec:
@@ -92,7 +94,7 @@ def ibit(
     )
 
 
-def arvit(*, width: int, heads: int, depth: int = 6, released: bool = False, **image: Any) -> ModelSpec:
+def arvit(*, width: int, heads: int, depth: Blocks = 6, released: bool = False, **image: Any) -> ModelSpec:
     """ARViT (Mormille et al.): few wide blocks with one linear layer as feed-forward, and a head that sees every patch.
 
     released=True is the published code: post-norm, ReLU of 256, dropout, and 0.3 × the positions at every attention.
@@ -111,7 +113,7 @@ def arvit(*, width: int, heads: int, depth: int = 6, released: bool = False, **i
 
 
 def window(
-    *, width: int, heads: int, depth: int = 12, window: int | None = None, mode: str = "alternate", **image: Any
+    *, width: int, heads: int, depth: Blocks = 12, window: Side | None = None, mode: ShortText = "alternate", **image: Any
 ) -> ModelSpec:
     """Window attention in every block, average pooling; "alternate" is block, shifted, block, … as in Swin.
 
@@ -125,7 +127,9 @@ def window(
     return ModelSpec(width=width, heads=heads, layers=layers, class_token=None, pool="average", **image)
 
 
-def dwconv(*, width: int, heads: int, depth: int = 12, kernel_size: int = 7, dynamic: bool = False, **image: Any) -> ModelSpec:
+def dwconv(
+    *, width: int, heads: int, depth: Blocks = 12, kernel_size: Side = 7, dynamic: bool = False, **image: Any
+) -> ModelSpec:
     """Depth-wise convolutions instead of attention (the "local" network of the ETH study, as its code has it)."""
     layer = Layer("dwconv", {"kernel_size": kernel_size, "dynamic": dynamic})
     return ModelSpec(
@@ -133,7 +137,7 @@ def dwconv(*, width: int, heads: int, depth: int = 12, kernel_size: int = 7, dyn
     )
 
 
-def resnet(*, stem: str | None = None, img_size: Any, **options: Any) -> ResNetSpec:
+def resnet(*, stem: Literal["small", "large"] | None = None, img_size: Any, **options: Any) -> ResNetSpec:
     """ResNet; the stem suits the image unless it is given."""
     options.pop("patch_size", None)
     stem = stem or ("small" if max(pair("img_size", img_size)) <= 64 else "large")
@@ -219,6 +223,7 @@ def preset_spec(
         image["patch_size"] = suitable_patch(size) if patch_size is None else pair("patch_size", patch_size)
     elif patch_size is not None:
         raise SoftbiasError(f"{name} has no patches, but patch_size={patch_size}")
+    check_options(preset.family, of_family)
     spec = preset.family(**of_family, **image)
     if overrides:
         spec = dataclasses.replace(spec, **overrides)

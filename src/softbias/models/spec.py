@@ -8,32 +8,32 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from softbias.attention import find_attention
+from softbias.bounds import Classes, Length, NotWhole, ShortText, Side, Within
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.grid import Grid
-from softbias.schema import from_plain
+from softbias.schema import Checked, convert, from_plain
 
-CHOICES: dict[str, tuple[str, ...]] = {
-    "pool": ("token", "average", "flatten"),
-    "positions": ("learned", "sinusoid", "sinusoid_1d", "none"),
-    "positions_at": ("input", "attention"),
-    "feed_forward": ("gelu", "relu", "linear"),
-    "residual": ("plain", "normalized"),
-}
+MOST_PATCHES = 65_536  # of an image: 256 × 256
+MOST_BLOCKS = 1000
+Width = Annotated[int, Within(1, 65_536)]
+Channels = Annotated[int, Within(1, 1024)]
 
 
 @dataclass(frozen=True)
-class Layer:
+class Layer(Checked):
     """The token mixing of one block: a mechanism by its registered name, and the mechanism's own options."""
 
-    attention: str = "full"
+    attention: ShortText = "full"
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         plain = json.loads(json.dumps(dict(self.options)))  # lists for tuples, so that equal specs stay equal through JSON
         object.__setattr__(self, "options", plain)
 
@@ -50,7 +50,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class ModelSpec:
+class ModelSpec(Checked):
     """A vision transformer.
 
     layers          one Layer per block, so that mechanisms can be mixed
@@ -66,47 +66,34 @@ class ModelSpec:
     dropout         after the position embedding and after each branch
     """
 
-    img_size: tuple[int, int]
-    patch_size: tuple[int, int]
-    width: int
-    heads: int
-    layers: tuple[Layer, ...]
-    num_classes: int = 1000
-    in_chans: int = 3
-    class_token: int | None = 0
-    pool: str = "token"
-    positions: str = "learned"
-    positions_at: str = "input"
-    position_scale: float = 1.0
+    img_size: tuple[Side, Side]
+    patch_size: tuple[Side, Side]
+    width: Width
+    heads: Annotated[int, Within(1, 1024)]
+    layers: Annotated[tuple[Layer, ...], Length(1, MOST_BLOCKS)]
+    num_classes: Classes = 1000
+    in_chans: Channels = 3
+    class_token: Annotated[int, Within(0, MOST_BLOCKS)] | None = 0
+    pool: Literal["token", "average", "flatten"] = "token"
+    positions: Literal["learned", "sinusoid", "sinusoid_1d", "none"] = "learned"
+    positions_at: Literal["input", "attention"] = "input"
+    position_scale: Annotated[float, Within(0, 1000)] = 1.0
     pre_norm: bool = True
-    norm_eps: float = 1e-6
-    feed_forward: str = "gelu"
-    hidden: int | None = None
-    residual: str = "plain"
+    norm_eps: Annotated[float, Within(0, 1, above=True)] = 1e-6
+    feed_forward: Literal["gelu", "relu", "linear"] = "gelu"
+    hidden: Annotated[int, Within(1, 1_000_000)] | None = None
+    residual: Literal["plain", "normalized"] = "plain"
     qkv_bias: bool = True
-    drop_path: float = 0.0
+    drop_path: NotWhole = 0.0
     drop_path_feed_forward: bool = True
-    dropout: float = 0.0
+    dropout: NotWhole = 0.0
 
     kind = "transformer"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "img_size", pair("img_size", self.img_size))
         object.__setattr__(self, "patch_size", pair("patch_size", self.patch_size))
-        object.__setattr__(self, "layers", tuple(self.layers))
-        for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise SoftbiasError(f"{name} must be one of {', '.join(choices)}, but {name}={getattr(self, name)!r}")
-        for name in ("width", "heads", "in_chans"):
-            if getattr(self, name) < 1:
-                raise SoftbiasError(f"{name} must be at least 1, but {name}={getattr(self, name)}")
-        if self.num_classes < 0:
-            raise SoftbiasError(f"num_classes must be at least 0 (no head), but num_classes={self.num_classes}")
-        for name in ("drop_path", "dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SoftbiasError(f"{name} must lie in [0, 1), but {name}={getattr(self, name)}")
-        if not self.layers:
-            raise SoftbiasError("a model needs at least one layer, but layers is empty")
+        super().__post_init__()
         if self.class_token is not None and not 0 <= self.class_token < self.depth:
             raise SoftbiasError(
                 f"the class token joins before a block, 0 to {self.depth - 1}, or never (None), "
@@ -122,6 +109,12 @@ class ModelSpec:
                     f"the image's {side} must be a multiple of the patch's, but {image} is not a multiple of {patch}; "
                     f"nearest that works: {max(1, round(image / patch)) * patch}"
                 )
+        patches = math.prod(image // patch for image, patch in zip(self.img_size, self.patch_size, strict=True))
+        if patches > MOST_PATCHES:
+            raise SoftbiasError(
+                f"an image has at most {MOST_PATCHES:,} patches, but img_size={self.img_size} and "
+                f"patch_size={self.patch_size} give {patches:,}"
+            )
 
     @property
     def depth(self) -> int:
@@ -155,29 +148,26 @@ class ModelSpec:
 
 
 @dataclass(frozen=True)
-class ResNetSpec:
+class ResNetSpec(Checked):
     """A residual convolutional network (He et al., 2016), the comparator of every study.
 
     stem    "large": 7 × 7 convolution of stride 2 and a max-pool, for 224 px; "small": one 3 × 3 convolution, for small images
     """
 
-    img_size: tuple[int, int]
-    blocks: tuple[int, ...] = (3, 4, 6, 3)
-    channels: tuple[int, ...] = (64, 128, 256, 512)
+    img_size: tuple[Side, Side]
+    blocks: Annotated[tuple[Annotated[int, Within(1, MOST_BLOCKS)], ...], Length(1, 32)] = (3, 4, 6, 3)
+    channels: Annotated[tuple[Width, ...], Length(1, 32)] = (64, 128, 256, 512)
     bottleneck: bool = True
-    stem: str = "large"
-    num_classes: int = 1000
-    in_chans: int = 3
-    drop_path: float = 0.0
+    stem: Literal["large", "small"] = "large"
+    num_classes: Classes = 1000
+    in_chans: Channels = 3
+    drop_path: NotWhole = 0.0
 
     kind = "resnet"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "img_size", pair("img_size", self.img_size))
-        object.__setattr__(self, "blocks", tuple(self.blocks))
-        object.__setattr__(self, "channels", tuple(self.channels))
-        if self.stem not in ("small", "large"):
-            raise SoftbiasError(f'stem must be "small" or "large", but stem={self.stem!r}')
+        super().__post_init__()
         if len(self.blocks) != len(self.channels):
             raise SoftbiasError(f"blocks and channels must be equally many, but are {self.blocks} and {self.channels}")
 
@@ -203,10 +193,12 @@ def spec_from_dict(plain: Mapping[str, Any], where: str = "a model's spec") -> S
 
 
 def pair(name: str, value: Any) -> tuple[int, int]:
-    sides = (value, value) if isinstance(value, int) else tuple(value)
-    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
-        raise SoftbiasError(f"{name} must be a whole number or (height, width), but {name}={value!r}")
-    return sides
+    """
+    >>> pair("img_size", 32), pair("img_size", [24, 32])
+    ((32, 32), (24, 32))
+    """
+    sides: int | tuple[int, int] = convert(Side | tuple[Side, Side], value, "", name)
+    return (sides, sides) if isinstance(sides, int) else sides
 
 
 def suitable_patch(img_size: int | tuple[int, int]) -> int:

@@ -22,6 +22,7 @@ from softbias.attention import Attention, find_attention
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.grid import Grid
 from softbias.models.spec import Layer, ModelSpec
+from softbias.schema import check_options
 
 
 class DropPath(nn.Module):
@@ -105,6 +106,7 @@ def build_attention(layer: Layer, width: int, heads: int, grid: Grid, **defaults
     for name in layer.options:
         if name not in known:
             raise unknown_name(f"option of {layer.attention} attention", name, known)
+    check_options(mechanism, layer.options)
     return mechanism(width, heads, grid, **{**defaults, **layer.options})
 
 

@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import ast
 import inspect
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from softbias.bounds import Length, ShortText, Within
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.registry import Registry
 from softbias.regularizers.base import Regularizer, head_average, minmax, reduce
 from softbias.regularizers.distance import Distance, attention_penalty, distance_loss, distance_penalty
 from softbias.regularizers.style import Style, patch_grams, style_loss, style_similarity
+from softbias.schema import Checked, SchemaError, check_options
 
 __all__ = [
     "REGULARIZERS",
@@ -61,12 +62,12 @@ WEIGHT = 0.01
 
 
 @dataclass(frozen=True)
-class RegularizerConfig:
+class RegularizerConfig(Checked):
     """name: of the registry; layers; weight: λ, 0 logs the value without training on it; options: of the regularizer."""
 
-    name: str
-    layers: tuple[int, ...]
-    weight: float = WEIGHT
+    name: ShortText
+    layers: Annotated[tuple[Annotated[int, Within(-1000, 1000)], ...], Length(1, 1000)]
+    weight: Annotated[float, Within(0, 1e6)] = WEIGHT
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -97,19 +98,21 @@ def parse_regularizer(text: str) -> RegularizerConfig:
     except ValueError:
         raise SoftbiasError(f"layer must be a number, or several as in layer=0+4, but got {text!r}") from None
     weight = number_from("weight", given.pop("weight", str(WEIGHT)), text)
-    if not (math.isfinite(weight) and weight >= 0):
-        raise SoftbiasError(f"weight must be at least 0, but weight={weight} in {text!r}")
     options = {  # a number where the option's default is one, a word otherwise
         option: number_from(option, value, text) if isinstance(parameters[option].default, int | float) else value
         for option, value in given.items()
     }
-    return RegularizerConfig(name, layers, weight, options)
+    try:
+        check_options(find_regularizer(name), options)
+        return RegularizerConfig(name, layers, weight, options)
+    except SchemaError as error:
+        raise SchemaError(f"{error} in {text!r}") from error
 
 
 def number_from(option: str, value: str, text: str) -> Any:
     try:
         found = ast.literal_eval(value)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
         found = None
     if isinstance(found, bool) or not isinstance(found, int | float):
         raise SoftbiasError(f"{option} must be a number, but {option}={value} in {text!r}")

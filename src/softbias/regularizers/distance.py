@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from softbias.bounds import Finite, ShortText
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 from softbias.kernels import dispatch
@@ -83,11 +84,11 @@ class Distance(Regularizer):
         self,
         grid: Grid,
         *,
-        alpha: float = 4.0,
-        beta: float = 0.5,
-        penalty: str = "curve",
-        reduction: str = "log",
-        maps: str | None = None,
+        alpha: Finite = 4.0,
+        beta: Finite = 0.5,
+        penalty: ShortText = "curve",
+        reduction: ShortText = "log",
+        maps: ShortText | None = None,
     ) -> None:
         super().__init__(grid, reduction=reduction, maps=maps)
         between = distance_penalty(grid, alpha, beta, penalty=penalty)

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
+from softbias.bounds import Finite, ShortText, Side
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 from softbias.regularizers.base import Regularizer, check_choice, default_maps, head_average, minmax, reduce
@@ -125,11 +126,11 @@ class Style(Regularizer):
         self,
         grid: Grid,
         *,
-        rho: float = 0.0,
-        distance: str = "mse",
-        region: int = 1,
-        reduction: str = "log",
-        maps: str | None = None,
+        rho: Finite = 0.0,
+        distance: ShortText = "mse",
+        region: Side = 1,
+        reduction: ShortText = "log",
+        maps: ShortText | None = None,
     ) -> None:
         super().__init__(grid, reduction=reduction, maps=maps)
         check_choice("distance", distance, DISTANCES)

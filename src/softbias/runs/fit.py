@@ -13,16 +13,18 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from softbias import environment
+from softbias.bounds import AnyPath, Count, Fraction, Minutes, Seed, ShortText
 from softbias.data import load_dataset
 from softbias.data.cache import Progress
 from softbias.data.dataset import Dataset
 from softbias.data.listing import some
+from softbias.data.sources import DataOptions
 from softbias.data.tables import write_manifest
 from softbias.errors import SoftbiasError
 from softbias.files import require_writable
@@ -31,13 +33,14 @@ from softbias.models.storage import load
 from softbias.notes import Note
 from softbias.pages.wording import text
 from softbias.runs.galleries import AFTER, BEFORE, record_maps
-from softbias.runs.live import LiveProbes, check_interval
+from softbias.runs.live import LiveProbes
 from softbias.runs.outcome import finish, load_selected
 from softbias.runs.page import result_html, write_page
 from softbias.runs.prepare import make_plan, make_split
 from softbias.runs.resolve import PartialRunSpec, resolve
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec, read_config
+from softbias.schema import checked_arguments
 from softbias.training import checkpoint
 from softbias.training.acceleration import make_accelerator, start_trackers
 from softbias.training.display import Display
@@ -65,27 +68,28 @@ class Result:
         return result_html(self.summary, self.run)
 
 
+@checked_arguments
 def fit(
-    data: str | Path | Dataset | None = None,
-    model: str | None = None,
-    recipe: str | Recipe | None = None,
+    data: AnyPath | Dataset | None = None,
+    model: ShortText | None = None,
+    recipe: ShortText | Recipe | None = None,
     *,
-    seed: int | None = None,
-    train_fraction: float | None = None,
-    out: str | Path | None = None,
+    seed: Seed | None = None,
+    train_fraction: Fraction | None = None,
+    out: AnyPath | None = None,
     resume: bool = False,
-    config: str | Path | None = None,
+    config: AnyPath | None = None,
     data_options: Mapping[str, Any] | None = None,
     model_options: Mapping[str, Any] | None = None,
-    source: str | Path | None = None,
-    finetune: str | None = None,
+    source: AnyPath | None = None,
+    finetune: Literal["linear", "full"] | None = None,
     pretrained: bool = False,
-    weights: str | Path | None = None,
-    minutes: float | None = None,
-    keep: str = "last,best",
-    probe_every: int | None = None,
-    device: str = "auto",
-    trackers: Sequence[str] = ("tensorboard",),
+    weights: AnyPath | None = None,
+    minutes: Minutes | None = None,
+    keep: ShortText = "last,best",
+    probe_every: Count | None = None,
+    device: ShortText = "auto",
+    trackers: Sequence[ShortText] = ("tensorboard",),
     baseline: bool = True,
     page: bool = True,
     display: Display | None = None,
@@ -128,8 +132,8 @@ def fit(
         finetune=finetune,
         overrides=overrides,
     ).completed(base_config(config, out, resume))
-    if probe_every is not None:
-        check_interval(probe_every)
+    DataOptions.check(partial.data_options)
+    checkpoint.Keep.parse(keep)
     main = int(environment.variable("RANK") or 0) == 0  # torchrun's other processes leave the folder to this one
     if main and out is not None and not resume:
         Run(out).refuse_if_begun()

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from softbias.bounds import BatchSize, Probability, ShortText
 from softbias.classifier import LOW_CONFIDENCE, Classifier, Picture, Prediction
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
@@ -31,17 +32,19 @@ from softbias.pages.wording import text
 from softbias.runs.opening import Source, find_run, open_classifier
 from softbias.runs.printed import score_rows
 from softbias.runs.run import Run
+from softbias.schema import checked_arguments
 from softbias.training.evaluate import evaluate_split
 from softbias.training.objectives import find_objective
 
 
+@checked_arguments
 def predict(
     source: Source,
     files: str | Path | Iterable[str | Path],
     *,
-    batch: int = 64,
-    threshold: float = LOW_CONFIDENCE,
-    device: str = "auto",
+    batch: BatchSize = 64,
+    threshold: Probability = LOW_CONFIDENCE,
+    device: ShortText = "auto",
 ) -> list[Prediction]:
     """Classify files: a row for each, in order; a file that cannot be read has an error instead of a class.
 

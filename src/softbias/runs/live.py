@@ -17,7 +17,7 @@ from typing import Any
 from softbias.classifier import Classifier
 from softbias.data.dataset import Dataset
 from softbias.data.splits import Split
-from softbias.errors import NotMeasurableError, SoftbiasError
+from softbias.errors import NotMeasurableError
 from softbias.files import write_text
 from softbias.notes import Note
 from softbias.probes import find_probe
@@ -80,11 +80,6 @@ class LiveProbes:
                 append_rows(rows, file)
         finally:
             self.plan.set_mode()
-
-
-def check_interval(every: int) -> None:
-    if every < 1:
-        raise SoftbiasError(f"--probe-every takes a number of epochs of at least 1, but got {every}")
 
 
 def drop_from(file: Path, step: int) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from softbias.bounds import AnyPath, Count, Seed, ShortText
 from softbias.classifier import Classifier
 from softbias.data.dataset import Dataset
 from softbias.environment import find_device
@@ -32,6 +33,7 @@ from softbias.probes.rows import Rows, print_table, write_rows
 from softbias.probes.scenes import draw_examples
 from softbias.runs.opening import Source, is_built, unique
 from softbias.runs.probe_targets import DatasetCache, ProbeTarget, open_target, through_training
+from softbias.schema import checked_arguments
 
 DEFAULT = "locality,gates,masks"
 TIMED = 8  # images of the batch that is timed
@@ -92,21 +94,22 @@ class PrintedProbes(ProbeDisplay):
         self.line("\n".join(str(file) for file in files))
 
 
+@checked_arguments
 def probe(
     sources: Source | Sequence[Source],
-    probes: str | Sequence[str] = DEFAULT,
+    probes: ShortText | Sequence[ShortText] = DEFAULT,
     *,
-    data: str | None = None,
-    out: str | Path | None = None,
-    n: int | None = None,
-    seed: int = 0,
-    split: str = "test",
+    data: ShortText | None = None,
+    out: AnyPath | None = None,
+    n: Count | None = None,
+    seed: Seed = 0,
+    split: ShortText = "test",
     checkpoints: bool = False,
-    backgrounds: str | Path | None = None,
+    backgrounds: AnyPath | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     model_options: Mapping[str, Any] | None = None,
-    data_dir: str | Path | None = None,
-    device: str = "auto",
+    data_dir: AnyPath | None = None,
+    device: ShortText = "auto",
     display: ProbeDisplay | None = None,
 ) -> ProbeResult:
     """Measure models by probes.

@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from softbias.bounds import Fraction, Seed, ShortText
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
 from softbias.runs import automatic
 from softbias.runs.automatic import Choice
 from softbias.runs.spec import RunSpec
-from softbias.schema import read_json
+from softbias.schema import Checked, read_json
 from softbias.training.recipe import Recipe, find_recipe
 
 if TYPE_CHECKING:
@@ -28,24 +29,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PartialRunSpec:
+class PartialRunSpec(Checked):
     """The fields of a RunSpec that the user gave; None stands for a field that is not given.
 
     recipe      a preset's name, or a whole recipe
     overrides   fields of the recipe and of its augmentation by name: {"epochs": 20, "flip": 0}
     """
 
-    data: str | None = None
-    model: str | None = None
-    recipe: str | Recipe | None = None
-    seed: int | None = None
-    train_fraction: float | None = None
+    data: ShortText | None = None
+    model: ShortText | None = None
+    recipe: ShortText | Recipe | None = None
+    seed: Seed | None = None
+    train_fraction: Fraction | None = None
     data_options: Mapping[str, Any] = field(default_factory=dict)
     model_options: Mapping[str, Any] = field(default_factory=dict)
     pretrained: bool = False
-    weights: str | None = None
-    source: str | None = None
-    finetune: str | None = None
+    weights: ShortText | None = None
+    source: ShortText | None = None
+    finetune: Literal["linear", "full"] | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     @property

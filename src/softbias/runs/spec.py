@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
-
-import yaml
+from typing import Any, Literal, NotRequired, TypedDict
 
 from softbias._version import __version__
-from softbias.errors import SoftbiasError, in_one_line, unknown_name
+from softbias.bounds import Fraction, Seed, ShortText
+from softbias.errors import SoftbiasError
 from softbias.notes import Note
-from softbias.schema import from_plain
+from softbias.schema import Checked, from_plain
 from softbias.training.recipe import Recipe
+from softbias.yaml_file import read_yaml, to_yaml
 
 CONFIG_FORMAT = 1
 SAME_STORE = "run:"  # begins a source that is named by its run's id and lies in the same store
@@ -34,7 +34,7 @@ class ConfigHead(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class RunSpec:
+class RunSpec(Checked):
     """All that defines a run: the same spec on the same data gives the same run.
 
     data            a named set, a folder, a CSV file or arrays
@@ -47,22 +47,17 @@ class RunSpec:
     finetune        "linear" trains the head alone, "full" the whole model
     """
 
-    data: str
-    model: str
+    data: ShortText
+    model: ShortText
     recipe: Recipe
-    seed: int = 0
-    train_fraction: float = 1.0
+    seed: Seed = 0
+    train_fraction: Fraction = 1.0
     data_options: Mapping[str, Any] = field(default_factory=dict)
     model_options: Mapping[str, Any] = field(default_factory=dict)
     pretrained: bool = False
-    weights: str | None = None
-    source: str | None = None
-    finetune: str | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "train_fraction", checked_fraction(self.train_fraction))  # 1 and 1.0 are the same run
-        if self.finetune not in (None, "linear", "full"):
-            raise unknown_name("way to fine-tune", self.finetune, ("linear", "full"))
+    weights: ShortText | None = None
+    source: ShortText | None = None
+    finetune: Literal["linear", "full"] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -91,7 +86,7 @@ class RunSpec:
         """
         plain = self.to_dict()
         plain["data_options"].pop("data_dir", None)
-        text = json.dumps(non_default(plain, RunSpec("", "", Recipe()).to_dict()), sort_keys=True, default=str)
+        text = json.dumps(non_default(plain, default_settings()), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     @property
@@ -101,43 +96,25 @@ class RunSpec:
         return "-".join(re.sub(r"[^\w.]+", "_", part).strip("_") for part in (data, self.model, self.id))
 
 
-def checked_fraction(given: float, name: str = "train_fraction") -> float:
-    """A share of the training images: more than 0 and at most 1.
-
-    >>> checked_fraction(10)
-    Traceback (most recent call last):
-    softbias.errors.SoftbiasError: train_fraction is a share, more than 0 and at most 1, but is 10; for 10 % give 0.1
-    """
-    if not 0 < given <= 1:
-        hint = f"; for {given:g} % give {given / 100:g}" if 1 < given <= 100 else ""
-        raise SoftbiasError(f"{name} is a share, more than 0 and at most 1, but is {given:g}{hint}")
-    return float(given)
+def default_settings() -> dict[str, Any]:
+    """The settings of a run for which nothing was named but its data and its model, which have no default."""
+    return RunSpec("-", "-", Recipe()).to_dict() | {"data": None, "model": None}
 
 
 def write_config(spec: RunSpec, notes: Sequence[Note] = ()) -> str:
     """The text of config.yaml; the notes say why settings were chosen."""
     plain = {"format": CONFIG_FORMAT, "softbias": __version__, **spec.to_dict()}
     plain |= {"notes": [note.to_dict() for note in notes]} if notes else {}
-    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    return to_yaml(plain)
 
 
 def read_config(path: Path) -> RunSpec:
-    return RunSpec.from_dict(read_yaml(path), f"the config {path}")
+    return RunSpec.from_dict(read_yaml(path, "the config"), f"the config {path}")
 
 
 def read_notes(path: Path) -> tuple[Note, ...]:
     """The notes of a config.yaml."""
-    return tuple(from_plain(ConfigHead, read_yaml(path), f"the config {path}").get("notes", ()))
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SoftbiasError(f"the config {path} cannot be read: {in_one_line(error)}") from error
-    if not isinstance(plain, dict):
-        raise SoftbiasError(f"the config {path} must hold settings by name")
-    return plain
+    return tuple(from_plain(ConfigHead, read_yaml(path, "the config"), f"the config {path}").get("notes", ()))
 
 
 def non_default(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,21 +7,22 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
+from softbias.bounds import Fraction, Seed, ShortText
 from softbias.data.augment import Augmentation
 from softbias.errors import SoftbiasError
-from softbias.runs.spec import checked_fraction, non_default
-from softbias.schema import SchemaError, convert, from_plain
+from softbias.runs.spec import non_default
+from softbias.schema import Checked, SchemaError, bounded_hints, convert, from_plain
 from softbias.training.recipe import Recipe, find_recipe, plain_value, tuple_value
 
 CONSTANTS = {"true": True, "false": False, "none": None}
-FIELDS = {**get_type_hints(Augmentation), **get_type_hints(Recipe)}  # of a recipe and of its augmentation, with their types
+FIELDS = {**bounded_hints(Augmentation), **bounded_hints(Recipe)}  # of a recipe and of its augmentation, with their types
 PRETRAINING = "arvit-pretrain"
 
 
 @dataclass(frozen=True)
-class Pretrain:
+class Pretrain(Checked):
     """A training without labels that fine-tunings share.
 
     data             the arm's own if not given
@@ -30,17 +31,13 @@ class Pretrain:
     """
 
     recipe: Recipe
-    data: str | None = None
-    train_fraction: float | None = 1.0
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.train_fraction is not None:
-            object.__setattr__(self, "train_fraction", checked_fraction(self.train_fraction))
+    data: ShortText | None = None
+    train_fraction: Fraction | None = 1.0
+    seed: Seed | None = None
 
 
 @dataclass(frozen=True)
-class Arm:
+class Arm(Checked):
     """A model plus overrides.
 
     recipe         fields in which this arm differs from the study's recipe and its augmentation; "preset" names another recipe
@@ -49,22 +46,21 @@ class Arm:
     finetune       after either: "full", or "linear" (the head alone)
     """
 
-    name: str
-    model: str
+    name: ShortText
+    model: ShortText
     model_options: Mapping[str, Any] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)
     data_options: Mapping[str, Any] = field(default_factory=dict)
     pretrain: Pretrain | None = None
-    source: str | None = None
+    source: ShortText | None = None
     finetune: Literal["full", "linear"] | None = None
     pretrained: bool = False
-    weights: str | None = None
+    weights: ShortText | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.pretrain and self.source:
             raise SoftbiasError(f"the arm {self.name} has both pretrain and source={self.source}; give one of them")
-        if self.finetune not in (None, "full", "linear"):
-            raise SoftbiasError(f"finetune of the arm {self.name} is full or linear, but finetune={self.finetune!r}")
 
 
 def shallow(given: Any) -> dict[str, Any]:
@@ -77,7 +73,7 @@ def short_recipe(recipe: Recipe) -> dict[str, Any]:
 
 
 def short_arm(arm: Arm) -> dict[str, Any]:
-    plain = non_default({**shallow(arm), "pretrain": None}, shallow(Arm("", "")))
+    plain = non_default({**shallow(arm), "pretrain": None}, shallow(Arm("-", "-")))
     if arm.pretrain:
         plain["pretrain"] = {
             **non_default(shallow(arm.pretrain), shallow(Pretrain(Recipe()))),
@@ -187,7 +183,7 @@ def read_value(text: str) -> Any:
         return CONSTANTS[text.lower()]
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
         return text
 
 

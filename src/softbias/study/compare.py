@@ -15,6 +15,7 @@ from typing import Any
 import pandas
 
 from softbias import environment
+from softbias.bounds import AnyPath, Fraction, LongText, Seed, ShortText, Workers
 from softbias.errors import SoftbiasError, describe_error
 from softbias.files import require_writable
 from softbias.pages.format import count
@@ -22,6 +23,7 @@ from softbias.pages.wording import text
 from softbias.runs import automatic
 from softbias.runs.resolve import check_model_name
 from softbias.runs.store import Store
+from softbias.schema import checked_arguments
 from softbias.study.arms import Arm, arms_from, read_recipe
 from softbias.study.comparison import accuracy_tables, compare_arms, summarize
 from softbias.study.estimate import StudyPlan, plan_study
@@ -32,7 +34,17 @@ from softbias.study.plan import load_once, study_runs, write_plan
 from softbias.study.progress import StudyDisplay, choose_display
 from softbias.study.ray import RayCluster, address_of, import_ray
 from softbias.study.report import write_report
-from softbias.study.spec import Budget, DifferentStudyError, StudySpec, extended, read_study, seeds_from, write_study
+from softbias.study.spec import (
+    Budget,
+    DifferentStudyError,
+    SeedCount,
+    StudySpec,
+    Trials,
+    extended,
+    read_study,
+    seeds_from,
+    write_study,
+)
 from softbias.study.tuning import import_optuna
 from softbias.study.tuning import tune as search
 from softbias.study.workers import WorkerPool
@@ -87,13 +99,14 @@ class Comparison:
         return "".join(parts)
 
 
+@checked_arguments
 def run_study(
     spec: StudySpec,
-    out: str | Path | None = None,
+    out: AnyPath | None = None,
     *,
-    jobs: int = 0,
-    on: str | None = None,
-    device: str = "auto",
+    jobs: Workers = 0,
+    on: ShortText | None = None,
+    device: ShortText = "auto",
     dry_run: bool = False,
     baseline: bool = True,
     checkpoints: bool = False,
@@ -175,22 +188,23 @@ def make_report(out: Path, display: StudyDisplay) -> Path | None:
         return None
 
 
+@checked_arguments
 def compare(
-    data: str | Path | Sequence[str | Path],
-    models: str | Arm | Sequence[str | Arm],
+    data: AnyPath | Sequence[AnyPath],
+    models: LongText | Arm | Sequence[ShortText | Arm],
     *,
-    fractions: float | Sequence[float] = 1.0,
-    seeds: int | Sequence[int] = 3,
-    recipe: str | Mapping[str, Any] | Recipe | None = None,
+    fractions: Fraction | Sequence[Fraction] = 1.0,
+    seeds: SeedCount | Sequence[Seed] = 3,
+    recipe: ShortText | Mapping[str, Any] | Recipe | None = None,
     budget: Budget = "steps",
-    tune: int = 0,
-    name: str | None = None,
-    out: str | Path | None = None,
-    store: str | Path | None = None,
+    tune: Trials = 0,
+    name: ShortText | None = None,
+    out: AnyPath | None = None,
+    store: AnyPath | None = None,
     data_options: Mapping[str, Any] | None = None,
-    jobs: int = 0,
-    on: str | None = None,
-    device: str = "auto",
+    jobs: Workers = 0,
+    on: ShortText | None = None,
+    device: ShortText = "auto",
     report: bool = True,
     quiet: bool = True,
     **overrides: Any,

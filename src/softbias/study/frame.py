@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from softbias.errors import SoftbiasError
 from softbias.runs.run import Run
-from softbias.runs.spec import RunSpec, non_default
+from softbias.runs.spec import RunSpec, default_settings, non_default
 from softbias.study.plan import read_plan
 from softbias.study.spec import StudySpec, read_study
 
@@ -121,7 +121,7 @@ def differs(name: str, group: Mapping[str, RunSpec], settings: Mapping[str, dict
 
 def flat_settings(spec: RunSpec) -> dict[str, str]:
     """The settings in which arms may differ: options of the model, fields of the recipe, and the run to start from."""
-    plain = non_default(spec.to_dict(), RunSpec("", "", type(spec.recipe)()).to_dict())
+    plain = non_default(spec.to_dict(), default_settings())
     flat: dict[str, str] = {name: str(value) for name, value in plain.get("model_options", {}).items()}
     recipe = plain.get("recipe", {})
     flat |= {name: str(value) for name, value in recipe.items() if name != "augmentation"}

@@ -18,24 +18,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-import yaml
-
-from softbias.errors import SoftbiasError, in_one_line, unknown_name
+from softbias.bounds import Fraction, Length, LongText, Seed, ShortText, Text, Within
+from softbias.errors import SoftbiasError
 from softbias.files import write_text
-from softbias.runs.spec import checked_fraction, differences
-from softbias.schema import SchemaError, convert, refuse_unknown
+from softbias.runs.spec import differences
+from softbias.schema import Checked, SchemaError, bounded_hints, convert, from_plain, refuse_unknown
 from softbias.study.arms import Arm, read_arm, read_recipe, shallow, short_arm, short_recipe
 from softbias.training.recipe import Recipe, plain_value
+from softbias.yaml_file import read_yaml, to_yaml
 
 Budget = Literal["steps", "epochs", "flops"]
-BUDGETS: tuple[Budget, ...] = get_args(Budget)
-FILE_TYPES: dict[str, Any] = {  # of fields that a file may have in a shorter form
-    "data": str | tuple[str, ...], "arms": tuple[str | dict[str, Any], ...], "recipe": str | dict[str, Any],
-    "fractions": float | tuple[float, ...], "seeds": int | tuple[int, ...],
-}  # fmt: skip
 MOST_RUNS = 100_000  # of one study; more of them are a typing error
+Trials = Annotated[int, Within(0, 10_000)]
+SeedCount = Annotated[int, Within(1, MOST_RUNS)]
+FILE_TYPES: dict[str, Any] = {  # of fields that a file may have in a shorter form
+    "data": ShortText | tuple[ShortText, ...], "arms": tuple[ShortText | dict[str, Any], ...],
+    "recipe": ShortText | dict[str, Any], "fractions": Fraction | tuple[Fraction, ...], "seeds": SeedCount | tuple[Seed, ...],
+}  # fmt: skip
 NAMED_DIFFERENCES = 4  # differences between two recipes that an error names
 
 
@@ -46,16 +47,16 @@ class DifferentStudyError(SoftbiasError):
 class PublishedNumber(TypedDict):
     """A number of a document, to be shown beside ours. Accuracies may be shares or percentages."""
 
-    data: str
-    arm: str
-    value: float
-    train_fraction: NotRequired[float]
-    metric: NotRequired[str]
-    note: NotRequired[str]
+    data: ShortText
+    arm: ShortText
+    value: Annotated[float, Within(-1e12, 1e12)]
+    train_fraction: NotRequired[Fraction]
+    metric: NotRequired[ShortText]
+    note: NotRequired[LongText]
 
 
 @dataclass(frozen=True)
-class StudySpec:
+class StudySpec(Checked):
     """A comparison: every arm with the same data, fractions, seeds, recipe and budget.
 
     budget      "steps": every run takes the steps of a run on all the data; "epochs": the recipe's epochs at every
@@ -66,40 +67,32 @@ class StudySpec:
     notes       other sentences about the study
     """
 
-    name: str
-    data: tuple[str, ...]
-    arms: tuple[Arm, ...]
-    fractions: tuple[float, ...] = (1.0,)
-    seeds: tuple[int, ...] = (0, 1, 2)
+    name: Annotated[str, Text(most=200)]
+    data: Annotated[tuple[ShortText, ...], Length(1, MOST_RUNS)]
+    arms: Annotated[tuple[Arm, ...], Length(1, MOST_RUNS)]
+    fractions: Annotated[tuple[Fraction, ...], Length(1, MOST_RUNS)] = (1.0,)
+    seeds: Annotated[tuple[Seed, ...], Length(1, MOST_RUNS)] = (0, 1, 2)
     recipe: Recipe = field(default_factory=Recipe)
     budget: Budget = "steps"
-    tune: int = 0
+    tune: Trials = 0
     data_options: Mapping[str, Any] = field(default_factory=dict)
-    store: str | None = None
-    title: str = ""
-    question: str = ""
-    source: str = ""
-    published: tuple[PublishedNumber, ...] = ()
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    store: ShortText | None = None
+    title: LongText = ""
+    question: LongText = ""
+    source: LongText = ""
+    published: Annotated[tuple[PublishedNumber, ...], Length(0, MOST_RUNS)] = ()
+    warnings: Annotated[tuple[LongText, ...], Length(0, 1000)] = ()
+    notes: Annotated[tuple[LongText, ...], Length(0, 1000)] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fractions", tuple(checked_fraction(each, "a fraction") for each in self.fractions))
+        super().__post_init__()
         if not re.fullmatch(r"[\w.+-]+", self.name):
             raise SoftbiasError(f"a study's name is made of letters, digits, '.', '+', '-' and '_', but name={self.name!r}")
         for what in ("data", "arms", "fractions", "seeds"):
             values = [arm.name for arm in self.arms] if what == "arms" else list(getattr(self, what))
-            if not values:
-                raise SoftbiasError(f"a study needs at least one of {what}, but there is none")
             repeated = [str(value) for value, count in Counter(values).items() if count > 1]
             if repeated:
                 raise SoftbiasError(f"{what} of a study differ from each other, but {', '.join(repeated)} is repeated")
-        if self.budget not in BUDGETS:
-            raise unknown_name("budget", self.budget, BUDGETS)
-        if self.tune < 0 or min(self.seeds) < 0:
-            raise SoftbiasError(f"tune and seeds count from 0, but tune={self.tune} and seeds={self.seeds}")
-        for number in self.published:
-            checked_fraction(number.get("train_fraction", 1.0), "train_fraction of a published number")
         sizes = {"sets": self.data, "arms": self.arms, "fractions": self.fractions, "seeds": self.seeds}
         count = math.prod(map(len, sizes.values()))
         if count > MOST_RUNS:
@@ -119,25 +112,20 @@ class StudySpec:
     @staticmethod
     def from_dict(given: Mapping[str, Any], where: str = "study") -> StudySpec:
         """A study as a file has it, which may be shorter than `to_dict`; `where` names the file in messages."""
-        types = {**get_type_hints(StudySpec), **FILE_TYPES}
+        types = {**bounded_hints(StudySpec), **FILE_TYPES}
         fields = convert(dict[str, Any], given, where, "")
         refuse_unknown(fields, types, where, "")
         for name in ("name", "data", "arms"):
             if name not in fields:
                 raise SchemaError(f"{where}: {name} is missing")
         fields = {"recipe": "small"} | {name: convert(types[name], value, where, name) for name, value in fields.items()}
-        try:
-            fields["data"] = (fields["data"],) if isinstance(fields["data"], str) else fields["data"]
-            fields["arms"] = tuple(read_arm(arm, f"{where}: arms[{index}]") for index, arm in enumerate(fields["arms"]))
-            fields["seeds"] = seeds_from(fields.get("seeds", 3))
-            fractions = fields.get("fractions", 1.0)
-            fields["fractions"] = (fractions,) if isinstance(fractions, float) else fractions
-            fields["recipe"] = read_recipe(fields["recipe"], where=f"{where}: recipe")
-            return StudySpec(**fields)
-        except SchemaError:  # it names the file
-            raise
-        except SoftbiasError as error:
-            raise SoftbiasError(f"{where}: {error}") from error
+        fields["data"] = (fields["data"],) if isinstance(fields["data"], str) else fields["data"]
+        fields["arms"] = tuple(read_arm(arm, f"{where}: arms[{index}]") for index, arm in enumerate(fields["arms"]))
+        fields["seeds"] = seeds_from(fields.get("seeds", 3))
+        fractions = fields.get("fractions", 1.0)
+        fields["fractions"] = (fractions,) if isinstance(fractions, float) else fractions
+        fields["recipe"] = read_recipe(fields["recipe"], where=f"{where}: recipe")
+        return from_plain(StudySpec, fields, where)
 
 
 def extended(old: StudySpec, new: StudySpec) -> StudySpec:
@@ -166,16 +154,12 @@ def extended(old: StudySpec, new: StudySpec) -> StudySpec:
 def read_study(path: str | Path) -> StudySpec:
     """The study of a YAML file, or of a study's folder."""
     file = Path(path) / "study.yaml" if Path(path).is_dir() else Path(path)
-    try:
-        plain = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise SoftbiasError(f"the study {file} cannot be read: {in_one_line(error)}") from error
-    return StudySpec.from_dict(plain, f"the study {file}")
+    return StudySpec.from_dict(read_yaml(file, "the study"), f"the study {file}")
 
 
 def write_study(spec: StudySpec, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "study.yaml", yaml.safe_dump(spec.to_dict(), sort_keys=False, allow_unicode=True))
+    write_text(out / "study.yaml", to_yaml(spec.to_dict()))
 
 
 def parse_numbers(text: str, what: str) -> tuple[float, ...]:
@@ -196,7 +180,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     ((0, 1, 2), (4, 7))
     """
     words = text.split(",")
-    if not all(word.strip().isdecimal() for word in words):
+    if not all(word.strip().isdecimal() and len(word) < 1000 for word in words):
         raise SoftbiasError(f"seeds takes their number (3) or the seeds themselves (0,1,5), but got {text!r}")
     return seeds_from(int(words[0]) if len(words) == 1 else tuple(map(int, words)))
 
@@ -207,8 +191,6 @@ def seeds_from(given: int | Sequence[int]) -> tuple[int, ...]:
     >>> seeds_from(2), seeds_from([4, 7])
     ((0, 1), (4, 7))
     """
-    if isinstance(given, int):
-        if not 1 <= given <= MOST_RUNS:
-            raise SoftbiasError(f"the number of seeds is at least 1 and at most {MOST_RUNS:,}, but seeds={given:,}")
-        return tuple(range(given))
-    return tuple(given)
+    if not isinstance(given, int):
+        return tuple(given)
+    return tuple(range(convert(SeedCount, given, "", "the number of seeds")))

@@ -7,17 +7,20 @@ import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
 from softbias import environment
+from softbias.bounds import Count, Probability, Within
 from softbias.errors import SoftbiasError
 from softbias.kernels import triton_api
 from softbias.models.inspect import unwrap
 from softbias.regularizers import parse_regularizers
 from softbias.regularizers.attach import Regularized, attached
+from softbias.schema import Checked
 from softbias.training.acceleration import agreed
 from softbias.training.batches import Batches, SplitImages
 from softbias.training.checkpoint import Keep, State
@@ -28,11 +31,12 @@ from softbias.training.step import CudaGraphStep, PlainStep, step_names, support
 
 COMPILE_SECONDS = 50.0  # for compiling a model the first time
 SAVED_PER_TOKEN = 0.27e-6  # seconds that compiling saves, measured on an H200: see results/training.md
+Seconds = Annotated[float, Within(0, 1e9)]
 AREA_PER_TOKEN = 256  # pixels, for a model without tokens: patches of 16
 
 
 @dataclass(frozen=True)
-class LoopSettings:
+class LoopSettings(Checked):
     """When the loop looks, evaluates and saves; nothing of this changes the weights.
 
     look_every           steps between two looks at the loss, each of which waits for the device
@@ -43,18 +47,23 @@ class LoopSettings:
     plain_steps          steps before a CUDA graph is captured: they allocate, compile and choose kernels
     """
 
-    look_every: int = 50
-    checkpoint_seconds: float = 30.0
-    middle_seconds: float = 300.0
-    most_skipped: float = 0.05
-    evaluations: int = 50
-    plain_steps: int = 3
+    look_every: Count = 50
+    checkpoint_seconds: Seconds = 30.0
+    middle_seconds: Seconds = 300.0
+    most_skipped: Probability = 0.05
+    evaluations: Count = 50
+    plain_steps: Annotated[int, Within(0, 1000)] = 3
 
     @staticmethod
     def from_environment() -> LoopSettings:
         """The defaults, with the checkpoints that SOFTBIAS_CHECKPOINT_SECONDS asks for."""
         given = environment.variable("SOFTBIAS_CHECKPOINT_SECONDS")
-        return LoopSettings(checkpoint_seconds=float(given), middle_seconds=float(given)) if given else LoopSettings()
+        if given is None:
+            return LoopSettings()
+        try:
+            return LoopSettings(checkpoint_seconds=float(given), middle_seconds=float(given))
+        except ValueError as error:
+            raise SoftbiasError(f"SOFTBIAS_CHECKPOINT_SECONDS must be a number of seconds, but is {given!r}") from error
 
 
 @dataclass(frozen=True)

@@ -10,27 +10,19 @@ import dataclasses
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
+from softbias.bounds import BatchSize, Count, Epochs, Length, NotWhole, ShortText, Within
 from softbias.data.augment import Augmentation
 from softbias.errors import SoftbiasError, unknown_name
-from softbias.schema import from_plain
+from softbias.schema import Checked, from_plain
 from softbias.training.objectives import OBJECTIVES, list_objectives
 
-LEAST = {
-    "epochs": 0.0, "steps": 1, "batch_size": 1, "accumulate": 1, "lr": 0.0, "weight_decay": 0.0, "clip": 0.0, "patience": 1,
-}  # fmt: skip
-
-
-@cache
-def named_choices() -> dict[str, tuple[str, ...]]:
-    """The fields that take one of a few words, with their choices."""
-    return {name: get_args(kind) for name, kind in get_type_hints(Recipe).items() if get_origin(kind) is Literal}
+Rate = Annotated[float, Within(0, 1000)]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Checked):
     """Objective, optimizer, schedule, regularizers and augmentation.
 
     objective          one of `softbias.training.objectives`: "supervised", "rotation", or one that was registered
@@ -51,52 +43,40 @@ class Recipe:
     regularize         losses on attention maps, such as "distance:layer=2,weight=0.01" (see `softbias.regularizers`)
     """
 
-    objective: str = "supervised"
+    objective: ShortText = "supervised"
     rotations: Literal["all", "one"] = "all"
-    epochs: float = 100.0
-    steps: int | None = None
-    batch_size: int = 256
-    accumulate: int = 1
+    epochs: Epochs = 100.0
+    steps: Count | None = None
+    batch_size: BatchSize = 256
+    accumulate: BatchSize = 1
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
-    lr: float = 1e-3
-    lr_per: int | None = None
-    betas: tuple[float, float] = (0.9, 0.999)
-    weight_decay: float = 0.05
+    lr: Rate = 1e-3
+    lr_per: BatchSize | None = None
+    betas: tuple[NotWhole, NotWhole] = (0.9, 0.999)
+    weight_decay: Rate = 0.05
     schedule: Literal["cosine", "one-cycle", "constant"] = "cosine"
-    warmup_epochs: float = 5.0
-    warmup_lr: float = 1e-6
-    min_lr: float = 1e-5
-    smoothing: float = 0.1
-    drop_path: float = 0.0
-    clip: float = 0.0
-    ema: float = 0.0
+    warmup_epochs: Annotated[float, Within(0, 1_000_000)] = 5.0
+    warmup_lr: Rate = 1e-6
+    min_lr: Rate = 1e-5
+    smoothing: NotWhole = 0.1
+    drop_path: NotWhole = 0.0
+    clip: Annotated[float, Within(0, 1_000_000)] = 0.0
+    ema: NotWhole = 0.0
     class_weights: Literal["auto", "balanced", "none"] = "auto"
-    val_fraction: float = 0.1
+    val_fraction: NotWhole = 0.1
     select: Literal["best", "last"] = "best"
-    patience: int | None = None
+    patience: Count | None = None
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
-    regularize: tuple[str, ...] = ()
+    regularize: Annotated[tuple[ShortText, ...], Length(0, 1000)] = ()
     augmentation: Augmentation = field(default_factory=Augmentation)
 
     def __post_init__(self) -> None:
-        for f in dataclasses.fields(self):  # 8 and 8.0 are the same recipe, with the same run id
-            if f.type == "float":
-                object.__setattr__(self, f.name, float(getattr(self, f.name)))
+        super().__post_init__()
         if self.objective not in OBJECTIVES and self.objective not in list_objectives():
             raise unknown_name("objective", self.objective, list_objectives())
-        for name, choices in named_choices().items():
-            if getattr(self, name) not in choices:
-                raise unknown_name(name, getattr(self, name), choices)
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if value is not None and not value >= least:  # written so that NaN is refused, too
-                raise SoftbiasError(f"{name} must be at least {least}, but {name}={value}")
         if self.batch_size % self.accumulate:
             raise SoftbiasError(f"accumulate={self.accumulate} must divide batch_size={self.batch_size}")
-        for name in ("val_fraction", "ema", "smoothing", "drop_path"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SoftbiasError(f"{name} must lie in [0, 1), but {name}={getattr(self, name)}")
 
     def peak_lr(self) -> float:
         return self.lr * self.batch_size / self.lr_per if self.lr_per else self.lr
@@ -138,10 +118,10 @@ def from_yaml(given: Mapping[str, Any]) -> dict[str, Any]:
     plain = dict(given)
     if isinstance(plain.get("compile"), bool):
         plain["compile"] = "on" if plain["compile"] else "off"
-    for f in dataclasses.fields(Recipe):
-        if f.type == "float" and isinstance(plain.get(f.name), str):
+    for name, kind in get_type_hints(Recipe).items():
+        if kind is float and isinstance(plain.get(name), str):
             with suppress(ValueError):  # left as it is, it is refused by its name
-                plain[f.name] = float(plain[f.name])
+                plain[name] = float(plain[name])
     return plain
 
 

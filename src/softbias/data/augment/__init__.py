@@ -9,28 +9,36 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
-from softbias.errors import SoftbiasError, unknown_name
+from softbias.bounds import LARGEST_SIDE, Probability, Rising, ShortText, Within
+from softbias.errors import SoftbiasError
+from softbias.schema import Checked
 
 Crop = Literal["none", "pad", "resized"]
 Fill = Literal["zero", "mean", "reflect"]
 ErasingValue = Literal["zero", "noise"]
+Strength = Annotated[float, Within(0, 100)]
+Area = Annotated[float, Within(0, 1, above=True)]
+Factor = Annotated[float, Within(0, 100, above=True)]
+AreaRange = Annotated[tuple[Area, Area], Rising()]
+FactorRange = Annotated[tuple[Factor, Factor], Rising()]
+Margin = Annotated[int, Within(0, LARGEST_SIDE)]
 
 
 @dataclass(frozen=True)
-class RandAugment:
+class RandAugment(Checked):
     """`layers` operations per image, each one of fifteen and applied with `probability` (Cubuk et al., 2020; timm's form).
 
     magnitude, of at most `magnitude_max`, is normally distributed with `magnitude_std`, or uniform from 0 to magnitude
     where `magnitude_std` is above 100. With `increasing` every operation becomes stronger with magnitude.
     """
 
-    layers: int = 2
-    magnitude: float = 10.0
-    magnitude_std: float = 0.0
-    magnitude_max: float = 10.0
-    probability: float = 0.5
+    layers: Annotated[int, Within(0, 100)] = 2
+    magnitude: Strength = 10.0
+    magnitude_std: Annotated[float, Within(0, 1000)] = 0.0
+    magnitude_max: Factor = 10.0
+    probability: Probability = 0.5
     increasing: bool = False
 
     @staticmethod
@@ -54,15 +62,16 @@ class RandAugment:
                 f"randaugment={text!r} is not understood; write it as timm does, for example 'rand-m9-mstd0.5-inc1', "
                 "from the parts m (magnitude), n (operations), p (probability), mstd, mmax and inc"
             )
-        layers = int(values.pop("layers", 2))
+        layers = int(min(values.pop("layers", 2), 1e9))
         increasing = bool(values.pop("increasing", 0))
-        settings = RandAugment(layers=layers, increasing=increasing, **values)
-        between("RandAugment's p", settings.probability, 0, 1)
-        return settings
+        try:
+            return RandAugment(layers=layers, increasing=increasing, **values)
+        except SoftbiasError as error:
+            raise SoftbiasError(f"randaugment={text!r}: {error}") from error
 
 
 @dataclass(frozen=True)
-class Augmentation:
+class Augmentation(Checked):
     """The operations on a training image; the defaults only normalize it.
 
     >>> Augmentation(crop="pad", flip=0.5, cutmix=1.0).describe()
@@ -70,52 +79,35 @@ class Augmentation:
     """
 
     crop: Crop = "none"  # "pad": from `crop_padding` more pixels on each side; "resized": torchvision's RandomResizedCrop
-    crop_padding: int = 4
-    crop_scale: tuple[float, float] = (0.08, 1.0)  # share of the image's area
-    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width / height
+    crop_padding: Margin = 4
+    crop_scale: AreaRange = (0.08, 1.0)  # share of the image's area
+    crop_ratio: FactorRange = (3 / 4, 4 / 3)  # width / height
     fill: Fill = "zero"  # beyond the border: black, the normalization's mean, or the image mirrored
-    flip: float = 0.0  # probability
-    vertical_flip: float = 0.0  # probability
-    rotate_degrees: float = 0.0  # uniform in ±
-    translate: float = 0.0  # uniform in ± this share of each side
-    zoom: tuple[float, float] = (1.0, 1.0)  # uniform
-    shear_degrees: float = 0.0  # uniform in ±, along the rows
-    randaugment: str | None = None  # timm's notation: "rand-m9-mstd0.5-inc1"
-    brightness: float = 0.0  # factor uniform in 1 ± this, as contrast and saturation
-    contrast: float = 0.0
-    saturation: float = 0.0
-    hue: float = 0.0  # turn of the color circle, uniform in ±; 0.5 is half of it
-    grayscale: float = 0.0  # probability
-    cutout: int = 0  # side of a square set to the mean; its center lies anywhere, so that it may reach over the border
-    erasing: float = 0.0  # probability, of a rectangle
-    erasing_scale: tuple[float, float] = (0.02, 1 / 3)  # share of the area
-    erasing_ratio: tuple[float, float] = (0.3, 1 / 0.3)  # height / width
+    flip: Probability = 0.0
+    vertical_flip: Probability = 0.0
+    rotate_degrees: Annotated[float, Within(0, 180)] = 0.0  # uniform in ±
+    translate: Probability = 0.0  # uniform in ± this share of each side
+    zoom: FactorRange = (1.0, 1.0)  # uniform
+    shear_degrees: Annotated[float, Within(0, 80)] = 0.0  # uniform in ±, along the rows
+    randaugment: ShortText | None = None  # timm's notation: "rand-m9-mstd0.5-inc1"
+    brightness: Strength = 0.0  # factor uniform in 1 ± this, as contrast and saturation
+    contrast: Strength = 0.0
+    saturation: Strength = 0.0
+    hue: Annotated[float, Within(0, 0.5)] = 0.0  # turn of the color circle, uniform in ±; 0.5 is half of it
+    grayscale: Probability = 0.0
+    cutout: Margin = 0  # side of a square set to the mean; its center lies anywhere, so that it may reach over the border
+    erasing: Probability = 0.0  # of a rectangle
+    erasing_scale: AreaRange = (0.02, 1 / 3)  # share of the area
+    erasing_ratio: FactorRange = (0.3, 1 / 0.3)  # height / width
     erasing_value: ErasingValue = "zero"  # after normalization; "noise" is normally distributed
-    mixup: float = 0.0  # α of λ ~ Beta(α, α); 0: no mixup
-    cutmix: float = 0.0  # the same
-    mix_probability: float = 1.0  # that an image is mixed at all
-    mix_switch: float = 0.5  # that it is CutMix, where both are on
-    repeats: int = 1  # appearances of an image in one batch, each time differently (repeated augmentation)
+    mixup: Strength = 0.0  # α of λ ~ Beta(α, α); 0: no mixup
+    cutmix: Strength = 0.0  # the same
+    mix_probability: Probability = 1.0  # that an image is mixed at all
+    mix_switch: Probability = 0.5  # that it is CutMix, where both are on
+    repeats: Annotated[int, Within(1, 1000)] = 1  # appearances of an image in a batch, each time different
 
     def __post_init__(self) -> None:
-        for name, choices in (("crop", Crop), ("fill", Fill), ("erasing_value", ErasingValue)):
-            if getattr(self, name) not in get_args(choices):
-                raise unknown_name(name, getattr(self, name), get_args(choices))
-        for name in ("flip", "vertical_flip", "grayscale", "erasing", "mix_probability", "mix_switch"):
-            between(f"the probability {name}", getattr(self, name), 0, 1)
-        for name, most in (("rotate_degrees", 180), ("translate", 1), ("shear_degrees", 80), ("hue", 0.5)):
-            between(name, getattr(self, name), 0, most)
-        for name in ("brightness", "contrast", "saturation", "mixup", "cutmix"):
-            between(name, getattr(self, name), 0, 100)
-        for name in ("crop_scale", "crop_ratio", "erasing_scale", "erasing_ratio", "zoom"):
-            most = 1 if name.endswith("scale") else 100
-            low, high = getattr(self, name)
-            if not 0 < low <= high <= most:
-                raise SoftbiasError(f"{name} is a range with 0 < low ≤ high ≤ {most:g}, but {name}={getattr(self, name)}")
-        for name, least in (("crop_padding", 0), ("cutout", 0), ("repeats", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise SoftbiasError(f"{name} must be a whole number of at least {least}, but {name}={value!r}")
+        super().__post_init__()
         self.randaugment_settings()  # refuses an unknown notation
 
     def randaugment_settings(self) -> RandAugment | None:
@@ -169,8 +161,3 @@ class Augmentation:
 
 def span(values: tuple[float, float]) -> str:
     return f"{values[0]:g}–{values[1]:g}"
-
-
-def between(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise SoftbiasError(f"{name} must lie between {low:g} and {high:g}, but it is {value!r}")
