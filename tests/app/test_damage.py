@@ -99,7 +99,7 @@ def damaged_copy(run, folder, name, damage, monkeypatch):
     monkeypatch.setenv("SOFTBIAS_CACHE", str(run.parent / "cache"))
     shutil.copytree(run, folder / "before")
     shutil.copytree(run, folder / "after")
-    opened = AppState([folder / "after"])
+    loaded = AppState([folder / "after"])
     for copy in ("before", "after"):
         damage(folder / copy / name)
     try:
@@ -107,7 +107,7 @@ def damaged_copy(run, folder, name, damage, monkeypatch):
     except (SoftbiasError, OSError):
         begun = AppState([folder / "before", "ibit_nano"])  # beside another model it is a note
         assert begun.names == ["ibit_nano"] and [note.kind for note in begun.notes] == ["model-not-opened"]
-    return begun, opened
+    return begun, loaded
 
 
 @pytest.mark.parametrize(("name", "damage"), QUICK)
@@ -136,7 +136,7 @@ def test_a_damaged_checkpoint_is_refused_and_left_out_of_the_gates_with_a_count(
         assert "1 checkpoint cannot be read" in client(state).get("/api/charts?model=0").text
 
 
-def test_a_run_without_its_metrics_or_summary_is_shown_with_a_note(run, tmp_path, monkeypatch):
+def test_a_run_without_its_metrics_or_summary_is_on_the_page_with_a_note(run, tmp_path, monkeypatch):
     for name in ("metrics.jsonl", "summary.json"):
         begun, _ = damaged_copy(run, tmp_path / name, name, junk, monkeypatch)
         (note,) = begun.notes
