@@ -59,7 +59,7 @@ def entries(folder: Path) -> list[str]:
 
 def test_the_map_holds_what_decode_gives_in_the_listed_order(root):
     listing, calls = list_folder(root), []
-    images, kept, problems = decode_all(listing, (16, 24), "pad", progress=lambda done, total: calls.append((done, total)))
+    images, kept, problems, _ = decode_all(listing, (16, 24), "pad", progress=lambda done, total: calls.append((done, total)))
     assert isinstance(images, np.memmap)
     assert not images.flags.writeable
     np.testing.assert_array_equal(images, np.stack([decode(file, (16, 24), "pad") for file in listing.files]))
@@ -69,9 +69,9 @@ def test_the_map_holds_what_decode_gives_in_the_listed_order(root):
 
 
 def test_a_second_time_nothing_is_decoded(root, monkeypatch):
-    first, _, _ = decode_all(list_folder(root), (16, 16))
+    first, *_ = decode_all(list_folder(root), (16, 16))
     monkeypatch.setattr(cache, "decode_or_error", None)
-    second, _, _ = decode_all(list_folder(root), (16, 16))
+    second, *_ = decode_all(list_folder(root), (16, 16))
     np.testing.assert_array_equal(first, second)
     with pytest.raises(TypeError):
         decode_all(list_folder(root), (16, 17))
@@ -79,12 +79,12 @@ def test_a_second_time_nothing_is_decoded(root, monkeypatch):
 
 def test_other_sizes_fits_and_changed_files_are_decoded_anew(root, folder):
     listing = list_folder(root)
-    before, _, _ = decode_all(listing, (16, 16))
+    before, *_ = decode_all(listing, (16, 16))
     decode_all(listing, (16, 20))
     decode_all(listing, (16, 16), "pad")
     assert len(entries(folder)) == 3
     Image.new("RGB", (40, 40), "red").save(listing.files[3])
-    after, _, _ = decode_all(listing, (16, 16))
+    after, *_ = decode_all(listing, (16, 16))
     assert after[3, 0, 0].tolist() == [255, 0, 0]
     np.testing.assert_array_equal(after[4], before[4])
     assert len(entries(folder)) == 4
@@ -93,11 +93,11 @@ def test_other_sizes_fits_and_changed_files_are_decoded_anew(root, folder):
 def test_a_file_changed_within_its_size_is_noticed_by_its_time(root):
     listing = list_folder(root)
     Image.new("RGB", (40, 40), "red").save(listing.files[3], format="BMP")
-    before, _, _ = decode_all(listing, (16, 16))
+    before, *_ = decode_all(listing, (16, 16))
     size = listing.files[3].stat().st_size
     Image.new("RGB", (40, 40), "blue").save(listing.files[3], format="BMP")
     assert listing.files[3].stat().st_size == size
-    after, _, _ = decode_all(listing, (16, 16))
+    after, *_ = decode_all(listing, (16, 16))
     assert before[3, 0, 0].tolist() == [255, 0, 0]
     assert after[3, 0, 0].tolist() == [0, 0, 255]
 
@@ -123,7 +123,7 @@ def test_broken_files_can_be_skipped_and_are_counted(root):
     listing.files[7].write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100))
     listing.files[5].unlink()
     for _ in range(2):
-        images, kept, problems = decode_all(listing, (16, 16), skip_broken=True)
+        images, kept, problems, _ = decode_all(listing, (16, 16), skip_broken=True)
         assert len(images) == len(kept) == 17
         assert sorted({*range(20)} - {*kept.tolist()}) == [2, 5, 7]
         np.testing.assert_array_equal(images[5], good)
@@ -177,7 +177,7 @@ decode_all(list_folder({str(root)!r}), (16, 16), progress=stop)
 
 def test_two_processes_at_once_make_one_entry(root, folder):
     code = f"""
-images, _, _ = decode_all(list_folder({str(root)!r}), (16, 16), progress=lambda *_: time.sleep(0.02))
+images, *_ = decode_all(list_folder({str(root)!r}), (16, 16), progress=lambda *_: time.sleep(0.02))
 print(images.sum())
 """
     children = [child(code) for _ in range(2)]

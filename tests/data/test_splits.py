@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from softbias.data.groups import group_of
 from softbias.data.listing import Listing
-from softbias.data.splits import group_of, nested_fraction, splits_of, stratified_split
+from softbias.data.splits import nested_fraction, splits_of, stratified_split
 from softbias.data.tables import read_manifest, write_manifest
 
 LABELS = np.searchsorted([40, 70, 90, 98], np.arange(1000) * 37 % 100, side="right")  # 400, 300, 200, 80, 20 of each

@@ -1,6 +1,7 @@
 """Decode once: every picture of a set as bytes in one file that is mapped into memory from then on.
 
     <cache>/pictures/<key>/images.u8     N × height × width × 3 bytes, the readable pictures one after another
+    <cache>/pictures/<key>/thumbs.u8     N × 16 × 16 × 3 bytes, by which copies are found; empty where nobody looks for them
     <cache>/pictures/<key>/about.json    shape, the indices of these pictures in the listing, and the errors of the others
     <cache>/pictures/<key>/images.npy    the pictures of a pack
 
@@ -32,6 +33,7 @@ from numpy.typing import NDArray
 
 from softbias import environment
 from softbias.data.decode import (
+    THUMBNAIL,
     VERSION,
     BrokenImageError,
     Images,
@@ -47,7 +49,7 @@ from softbias.files import sync
 from softbias.schema import SchemaError, from_plain
 
 Progress = Callable[[int, int], None]
-Decoded = tuple[Images, NDArray[np.int64], list[BrokenImageError]]
+Decoded = tuple[Images, NDArray[np.int64], list[BrokenImageError], Images | None]
 STALE = 24 * 3600  # seconds without a write, after which an unfinished entry belongs to a process that was killed
 UNFINISHED = ".part"
 
@@ -68,26 +70,28 @@ def decode_all(
     workers: int | None = None,
     cache_dir: str | Path | None = None,
     progress: Progress | None = None,
+    copies: bool = False,
 ) -> Decoded:
-    """All pictures at (height, width), the indices of those that could be read, and the errors of the others.
+    """All pictures at (height, width), the indices of those that could be read, the errors of the others, and thumbnails of
+    those that could be read, for finding copies, where `copies` asks for them.
 
     Pictures that cannot be read are an error that names them, unless skip_broken. `progress` is called with (done, total).
     """
     check_resize_mode(resize_mode)
     folder = cache_location(cache_dir)
-    entry = folder / _key(listing, size, resize_mode)
-    found = _open(entry)
+    entry = folder / _key(listing, size, resize_mode, copies)
+    found = _open(entry, copies)
     if found is None:
-        _make(entry, listing, size, resize_mode, workers, progress)
-        found = _open(entry)
+        _make(entry, listing, size, resize_mode, workers, progress, copies)
+        found = _open(entry, copies)
         if found is None:
             raise SoftbiasError(f"the cache {folder} does not keep its files; choose another folder with SOFTBIAS_CACHE")
-    images, kept, problems = found
+    images, kept, problems, thumbs = found
     if problems and not skip_broken:
         raise SoftbiasError(broken_message(listing.name, len(listing), problems))
     if not len(kept):
         raise SoftbiasError(f"{listing.name}: none of {counted_images(len(listing))} can be read; the first: {problems[0]}")
-    return images, kept, problems
+    return images, kept, problems, thumbs
 
 
 def broken_message(name: str, total: int, problems: list[BrokenImageError], most: int = 10) -> str:
@@ -150,8 +154,8 @@ def clear_cache(cache_dir: str | Path | None = None) -> int:
     return size
 
 
-def _key(listing: Listing, size: tuple[int, int], resize_mode: str) -> str:
-    digest = hashlib.sha256(f"{VERSION} {size[0]} {size[1]} {resize_mode} {heif_available()}".encode())
+def _key(listing: Listing, size: tuple[int, int], resize_mode: str, copies: bool) -> str:
+    digest = hashlib.sha256(f"{VERSION} {size[0]} {size[1]} {resize_mode} {heif_available()} {copies}".encode())
     for file in listing.files:
         try:
             status = os.stat(file)
@@ -162,7 +166,7 @@ def _key(listing: Listing, size: tuple[int, int], resize_mode: str) -> str:
     return digest.hexdigest()[:32]
 
 
-def _open(entry: Path) -> Decoded | None:
+def _open(entry: Path, copies: bool) -> Decoded | None:
     """The content of an entry; None where it is absent, or where it was damaged and therefore removed."""
     try:
         about = from_plain(About, json.loads((entry / "about.json").read_text(encoding="utf-8")), str(entry / "about.json"))
@@ -174,8 +178,9 @@ def _open(entry: Path) -> Decoded | None:
         if shape[0] != len(kept) or (entry / "images.u8").stat().st_size != int(np.prod(shape)):
             raise SchemaError(f"{entry}: the shape does not fit the file")
         if not len(kept):
-            return np.empty(shape, np.uint8), kept, problems
-        return np.memmap(entry / "images.u8", np.uint8, "r", shape=shape), kept, problems
+            return np.empty(shape, np.uint8), kept, problems, None
+        thumbs = np.fromfile(entry / "thumbs.u8", np.uint8).reshape(len(kept), THUMBNAIL, THUMBNAIL, 3) if copies else None
+        return np.memmap(entry / "images.u8", np.uint8, "r", shape=shape), kept, problems, thumbs
     except FileNotFoundError:
         if not entry.is_dir():
             return None
@@ -186,7 +191,13 @@ def _open(entry: Path) -> Decoded | None:
 
 
 def _make(
-    entry: Path, listing: Listing, size: tuple[int, int], resize_mode: str, workers: int | None, progress: Progress | None
+    entry: Path,
+    listing: Listing,
+    size: tuple[int, int],
+    resize_mode: str,
+    workers: int | None,
+    progress: Progress | None,
+    copies: bool,
 ) -> None:
     needed = len(listing) * size[0] * size[1] * 3
 
@@ -195,13 +206,17 @@ def _make(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         kept: list[int] = []
         problems: list[tuple[str, str, str]] = []
-        results = in_order(partial(decode_or_error, size=size, resize_mode=resize_mode), listing.files, workers)
-        with open(part / "images.u8", "wb") as file, closing(results):
+        one = partial(decode_or_error, size=size, resize_mode=resize_mode, copies=copies)
+        results = in_order(one, listing.files, workers)
+        with open(part / "images.u8", "wb") as file, open(part / "thumbs.u8", "wb") as thumbs, closing(results):
             for index, result in enumerate(results):
                 if isinstance(result, BrokenImageError):
                     problems.append((result.path, result.reason, result.kind))
                 else:
-                    file.write(result.data)
+                    image, small = result
+                    file.write(image.data)
+                    if small is not None:
+                        thumbs.write(small.data)
                     kept.append(index)
                 if progress:
                     progress(index + 1, len(listing))

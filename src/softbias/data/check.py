@@ -21,10 +21,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softbias.data.arrays import is_array_folder, read_arrays
-from softbias.data.decode import BrokenImageError, Images, in_order, load, reason_of, require_bytes, resized
-from softbias.data.duplicates import SIDE, clusters, near_pairs, thumbnails
+from softbias.data.decode import (
+    COPY_SIZE,
+    THUMBNAIL,
+    BrokenImageError,
+    Images,
+    in_order,
+    load,
+    reason_of,
+    require_bytes,
+    thumbnail,
+)
+from softbias.data.duplicates import near_groups, thumbnails
+from softbias.data.groups import HELD_OUT, Pair, count_pairs, cut_groups, members_of, pairs_across, pairs_within
 from softbias.data.sources import read_listing, split_arrays, split_readable
-from softbias.data.splits import cut_groups, splits_of, without_split
+from softbias.data.splits import splits_of, without_split
 from softbias.errors import SoftbiasError
 from softbias.files import NotAFileError, escaped, open_regular
 from softbias.notes import Note
@@ -32,8 +43,6 @@ from softbias.notes import Note
 IMBALANCE = 3.0
 FEW = 10  # training pictures of a class
 REFUSED = ("pictures-without-split", "groups-cut")  # training refuses these splits, and the report has named the files
-HELD_OUT = (("val", "train"), ("test", "train"), ("test", "val"))
-Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -115,16 +124,17 @@ def check(
             problems.append(Problem("error", Note("groups-cut", {"count": len(cut), "total": total}), tuple(cut)))
     readable = [index for index, result in enumerate(results) if isinstance(result, Look)]
     looks = [result for result in results if isinstance(result, Look)]
+    thumbs = np.stack([look.thumbnail for look in looks]) if looks else np.empty((0, THUMBNAIL, THUMBNAIL, 3), np.uint8)
     found: list[Problem] = []
     made: list[Note] = []
     if readable and not any(problem.note.kind in REFUSED for problem in problems):
-        found, made = splitting(lambda: split_readable(listing, readable)[2])
+        found, made = splitting(lambda: split_readable(listing, readable, thumbs=thumbs).notes)
     copies, notes = repeated(
         [names[index] for index in readable],
         listing.labels[readable],
         [split[index] for index in readable],
         [look.digest for look in looks],
-        np.stack([look.thumbnail for look in looks]) if looks else np.empty((0, SIDE, SIDE, 3), np.uint8),
+        thumbs,
     )
     modes = dict(Counter(look.mode for look in looks).most_common())
     about = (listing.name, listing.labels, listing.class_names, split)
@@ -139,8 +149,9 @@ def _check_arrays(path: Path) -> Report:
         split[indices] = name
     digests = [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in data.images]
     names = [f"picture {index}" for index in range(len(data))]
-    problems, notes = repeated(names, data.labels, split.tolist(), digests, thumbnails(data.images))
-    found, made = splitting(lambda: split_arrays(data, seed=0).notes)
+    thumbs = thumbnails(data.images)
+    problems, notes = repeated(names, data.labels, split.tolist(), digests, thumbs)
+    found, made = splitting(lambda: split_arrays(data, 0, thumbs).notes)
     size = (data.img_size[1], data.img_size[0])
     about = (data.name, data.labels, data.class_names, split.tolist())
     return _report(*about, [*found, *problems], (*(made or data.notes), *notes), {"array": len(data)}, {"all": size})
@@ -149,7 +160,7 @@ def _check_arrays(path: Path) -> Report:
 def splitting(split: Callable[[], Sequence[Note]]) -> tuple[list[Problem], list[Note]]:
     """The splits as training would make them: an error where it would refuse, and the notes."""
     try:
-        return [], [note for note in split() if note.kind != "split-made"]  # nothing is split here
+        return [], [note for note in split() if note.kind not in ("split-made", "copies-across")]  # the latter are problems
     except SoftbiasError as error:
         return [Problem("error", Note("cannot-be-split", {"reason": str(error)}))], []
 
@@ -160,12 +171,12 @@ def _look(file: Path) -> Look | BrokenImageError:
             require_bytes(content, str(file))
             digest = hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=16)).digest()
             content.seek(0)
-            loaded = load(content, wanted=(2 * SIDE, 2 * SIDE), name=str(file))
+            loaded = load(content, wanted=COPY_SIZE, name=str(file))
     except BrokenImageError as error:
         return error
     except (OSError, NotAFileError) as error:
         return BrokenImageError(str(file), *reason_of(error))
-    return Look(digest, loaded.mode, loaded.size, np.array(resized(loaded.image, (SIDE, SIDE), "stretch")))
+    return Look(digest, loaded.mode, loaded.size, thumbnail(file, loaded))
 
 
 def _report(
@@ -230,8 +241,8 @@ def repeated(
     thumbs: Images,
 ) -> tuple[list[Problem], list[Note]]:
     """Copies across splits and classes as problems; copies that do no such harm as notes."""
-    _, first, exact = np.unique(np.array(digests, dtype="V16"), return_index=True, return_inverse=True)
-    near = clusters(len(first), near_pairs(thumbs[first]))[exact]
+    exact = np.unique(np.array(digests, dtype="V16"), return_inverse=True)[1]
+    near = near_groups(thumbs)
     every = np.arange(len(names))
     problems: list[Problem] = []
     notes: list[Note] = []
@@ -241,51 +252,22 @@ def repeated(
         problems.append(Problem("warning", Note(kind, values), files))
 
     for copies, groups, unlike in (  # unlike: numbers that two pictures must not share, so that exact copies count only once
-        ("exact", _groups(exact), every),
-        ("near", _groups(near), exact),
+        ("exact", members_of(exact), every),
+        ("near", members_of(near), exact),
     ):
         for held, rest in HELD_OUT:
-            found = [pair for members in groups for pair in _across(members, split, held, rest, unlike)]
+            found = [pair for members in groups for pair in pairs_across(members, split, held, rest, unlike)]
             if found:
                 share = len(found) / Counter(split)[held]
                 report("leakage", found, count=len(found), copies=copies, held_out=held, other=rest, share=share)
-        pairs = [pair for members in groups for pair in _others(members, unlike)]
+        pairs = [pair for members in groups for pair in pairs_within(members, unlike)]
         conflicts = [(a, b) for a, b in pairs if labels[a] != labels[b]]
         if conflicts:
-            report("label-conflict", conflicts, copies=copies, **counted(conflicts))
+            report("label-conflict", conflicts, copies=copies, **count_pairs(conflicts))
         alike = [(a, b) for a, b in pairs if labels[a] == labels[b]]  # the others have just been reported
         if alike and not any(split):
-            report("copies", alike, copies=copies, **counted(alike))
+            report("copies", alike, copies=copies, **count_pairs(alike))
         same = [(a, b) for a, b in pairs if split[a] == split[b]]
         if same and any(split):
-            notes.append(Note("copies-in-one-split", {"copies": copies, **counted(same)}))
+            notes.append(Note("copies-in-one-split", {"copies": copies, **count_pairs(same)}))
     return problems, notes
-
-
-def counted(pairs: list[Pair]) -> dict[str, int]:
-    """How many groups of copies there are, and how many pictures are in them; the second of a pair stands for its group.
-
-    >>> counted([(1, 0), (2, 0), (5, 4)])
-    {'count': 5, 'groups': 2}
-    """
-    return {"count": len({index for pair in pairs for index in pair}), "groups": len({first for _, first in pairs})}
-
-
-def _groups(numbers: NDArray[np.int64]) -> list[list[int]]:
-    """Indices that share a number, where there are at least two."""
-    order = np.argsort(numbers, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
-    return [part.tolist() for part in parts if len(part) > 1]
-
-
-def _across(members: list[int], split: Sequence[str], held: str, rest: str, unlike: NDArray[np.int64]) -> list[Pair]:
-    """Each member in the held-out split that has no equal in the other split, with a copy that is there."""
-    there = [index for index in members if split[index] == rest]
-    alike = {unlike[index] for index in there}
-    return [(index, there[0]) for index in members if there and split[index] == held and unlike[index] not in alike]
-
-
-def _others(members: list[int], unlike: NDArray[np.int64]) -> list[Pair]:
-    """Each member but the first and its equals, one of each number, with the first."""
-    kinds = {unlike[index]: index for index in reversed(members)}
-    return [(index, members[0]) for index in sorted(kinds.values()) if unlike[index] != unlike[members[0]]]

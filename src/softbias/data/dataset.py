@@ -26,6 +26,7 @@ class Dataset:
     splits        "train", "val", "test" -> indices into images; disjoint. "val" may be absent: training then takes a part
                   of "train" for choosing. "test" takes part in no choice
     files         the file of each picture, if it came from a file
+    groups        a number per picture that those share which stay together in splits that are made; None if no two do
     notes         what was done on the way (split made here, aspect ratio, skipped files), to be shown to the user
     """
 
@@ -36,6 +37,7 @@ class Dataset:
     splits: dict[str, NDArray[np.int64]]
     files: tuple[str, ...] | None = None
     notes: tuple[Note, ...] = field(default=())
+    groups: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         count = len(self.labels)
@@ -51,6 +53,8 @@ class Dataset:
         for split in self.splits:
             if split not in SPLITS:
                 raise SoftbiasError(f"{self.name}: splits are {', '.join(SPLITS)}, but got {split!r}")
+        if self.groups is not None and self.groups.shape != (count,):
+            raise SoftbiasError(f"{self.name}: groups must be one number per picture, ({count},), got {self.groups.shape}")
         together = np.concatenate([*self.splits.values(), np.empty(0, np.int64)])
         if len(np.unique(together)) != len(together):
             raise SoftbiasError(f"{self.name}: a picture is in two splits, or twice in one")

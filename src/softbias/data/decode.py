@@ -1,14 +1,7 @@
 """Picture files to RGB bytes of a given size, whatever the files are.
 
 JPEG, PNG, WebP, TIFF, BMP, GIF (first frame), PNM, JPEG 2000, AVIF, and HEIC where the package pillow-heif is installed.
-Unusual files are treated so:
-
-    16-bit grey         v / 257, so that 65535 is white; never clipped, and never stretched file by file
-    32-bit integers     have no stated white: 0..255 is taken as it is, up to 65535 as 16-bit, else minimum to maximum
-    floats              0..1 is multiplied by 255, 0..255 is taken as it is, else minimum to maximum
-    transparency        laid on white: an alpha channel, a palette entry, or one transparent color
-    CMYK, YCbCr, LAB    converted to sRGB by Pillow; embedded color profiles are not applied
-    EXIF orientation    applied, so a picture stands as its camera saw it
+`modes` says what becomes of unusual ones.
 
 A file that cannot be read raises BrokenImageError with a short reason, whatever Pillow raised. Threads decode many files at
 once (`in_order`), because Pillow releases the interpreter while it decodes and resizes.
@@ -33,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from softbias.data.modes import UPRIGHT, orientation_of, to_rgb
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.files import NotAFileError, open_regular
 
@@ -46,16 +40,9 @@ FORMATS = (  # not EPS, which runs code
     "JPEG", "MPO", "PNG", "WEBP", "TIFF", "BMP", "DIB", "GIF", "PPM", "JPEG2000", "AVIF", "HEIF",
 )  # fmt: skip
 HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+THUMBNAIL = 16
+COPY_SIZE = (2 * THUMBNAIL, 2 * THUMBNAIL)  # that a JPEG is decoded for before it becomes a thumbnail
 RESIZE_MODES = ("crop", "pad", "stretch")  # pages.wording describes them
-UPRIGHT = {  # EXIF orientation -> the transposition that makes the picture upright
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 class BrokenImageError(SoftbiasError):
@@ -78,11 +65,16 @@ class UnsupportedImageError(BrokenImageError):
 
 @dataclass(frozen=True)
 class Loaded:
-    """A decoded picture, upright and in RGB, with the mode of its file and its (width, height), upright."""
+    """A decoded picture, upright and in RGB, with the mode of its file and its (width, height), upright.
+
+    reduced   by how much a JPEG was reduced while it was decoded: 1, 2, 4 or 8
+    """
 
     image: Image.Image
     mode: str
     size: tuple[int, int]
+    reduced: int = 1
+    is_jpeg: bool = False
 
 
 def decode(path_or_file: str | Path | IO[bytes], size: tuple[int, int], resize_mode: str = "crop") -> Images:
@@ -95,12 +87,37 @@ def decode(path_or_file: str | Path | IO[bytes], size: tuple[int, int], resize_m
     return np.array(resized(load(path_or_file, wanted=size).image, size, resize_mode))
 
 
-def decode_or_error(file: Path, size: tuple[int, int], resize_mode: str) -> Images | BrokenImageError:
-    """`decode`, with the error instead of a picture where the file cannot be read."""
+def decode_or_error(
+    file: Path, size: tuple[int, int], resize_mode: str, copies: bool = False
+) -> tuple[Images, Images | None] | BrokenImageError:
+    """`decode` with the thumbnail, if `copies` are to be found, or the error where the file cannot be read."""
     try:
-        return decode(file, size, resize_mode)
+        if not copies:
+            return decode(file, size, resize_mode), None
+        loaded = load(file, wanted=size)
+        return np.array(resized(loaded.image, size, resize_mode)), thumbnail(file, loaded)
     except BrokenImageError as error:
         return error
+
+
+def enough(width: int, height: int, wanted: tuple[int, int]) -> tuple[int, int]:
+    """The (width, height) that a JPEG must be decoded at to be resized to `wanted` without loss: twice as much, covering it."""
+    twice = 2 * max(wanted[1] / width, wanted[0] / height)
+    return math.ceil(twice * width), math.ceil(twice * height)
+
+
+def thumbnail(file: str | Path | IO[bytes], loaded: Loaded | None = None, name: str | None = None) -> Images:
+    """A 16 × 16 version, by which copies are recognized. It depends on the file alone, not on the size that one trains at.
+
+    loaded   the picture at another size, which serves where it was decoded just as it would be for this
+    """
+    if loaded is not None:
+        asked = enough(*loaded.size, COPY_SIZE)
+        least = min(loaded.size[0] // asked[0], loaded.size[1] // asked[1])
+        if loaded.is_jpeg and loaded.reduced != max(factor for factor in (1, 2, 4, 8) if factor <= max(1, least)):
+            loaded = None
+    loaded = loaded or load(file, wanted=COPY_SIZE, name=name)
+    return np.array(resized(loaded.image, (THUMBNAIL, THUMBNAIL), "stretch"))
 
 
 def check_resize_mode(resize_mode: str) -> None:
@@ -228,55 +245,19 @@ def _load(file: IO[bytes], wanted: tuple[int, int] | None, name: str) -> Loaded:
     if width * height > MAX_AREA:
         raise BrokenImageError(name, f"has {width} × {height} pixels, more than {MAX_AREA:,}", "oversized")
     jpeg = image.format in ("JPEG", "MPO")
+    reduced = 1
     if jpeg and wanted:
-        across, down = (height, width) if _orientation(image) >= 5 else (width, height)
-        twice = 2 * max(wanted[1] / across, wanted[0] / down)
-        image.draft(None, (math.ceil(twice * width), math.ceil(twice * height)))
+        across, down = (height, width) if orientation_of(image) >= 5 else (width, height)
+        asked = enough(across, down, wanted)
+        image.draft(None, asked if (across, down) == (width, height) else asked[::-1])
+        reduced = round(width / image.width)
     image.load()
-    orientation = _orientation(image)  # only now: this would load a PNG and hide its error, and a TIFF turns itself
-    rgb = _rgb(image)
+    orientation = orientation_of(image)  # only now: this would load a PNG and hide its error, and a TIFF turns itself
+    rgb = to_rgb(image)
     upright = rgb.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else rgb
     if jpeg:
-        return Loaded(upright, mode, (height, width) if orientation >= 5 else (width, height))
+        return Loaded(upright, mode, (height, width) if orientation >= 5 else (width, height), reduced, is_jpeg=True)
     return Loaded(upright, mode, upright.size)
-
-
-def _orientation(image: Image.Image) -> int:
-    try:
-        return int(image.getexif().get(0x0112, 1))
-    except Exception:  # damaged EXIF does not make the pixels wrong
-        return 1
-
-
-def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I;16"):
-        values = np.asarray(image).astype(np.uint32)
-        grey = ((values + 128) // 257).astype(np.uint8)
-        if "transparency" in image.info:
-            grey[values == image.info["transparency"]] = 255
-        return Image.fromarray(grey).convert("RGB")
-    if image.mode in ("I", "F"):
-        return Image.fromarray(_grey(np.asarray(image).astype(np.float64), image.mode)).convert("RGB")
-    if image.mode == "La":
-        image = image.convert("LA")
-    if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
-    return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _grey(values: NDArray[np.float64], mode: str) -> Images:
-    values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-    low, high = float(values.min()), float(values.max())
-    if low >= 0 and mode == "F" and high <= 1:
-        values = values * 255
-    elif low >= 0 and high <= 255:
-        pass
-    elif low >= 0 and high <= 65535 and mode == "I":
-        values = values / 257
-    else:
-        values = (values - low) * (255 / (high - low)) if high > low else np.zeros_like(values)
-    return np.round(values).astype(np.uint8)
 
 
 def reason_of(error: Exception) -> tuple[str, str]:

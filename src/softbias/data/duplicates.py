@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-SIDE = 16  # of a thumbnail
+from softbias.data.decode import THUMBNAIL as SIDE
+
 BANDS = 8
 NEIGHBORS = 1000  # that a picture is compared with in a band
 CANDIDATES = 200_000  # per band; more of them are blank pictures, for which the next neighbors are enough
@@ -92,6 +93,13 @@ def _alike(thumbs: NDArray[np.uint8], pairs: NDArray[np.int64], chunk: int = 20_
         correlated = (a * b).mean(1) >= CORRELATION * spread_a * spread_b
         alike[start : start + chunk] = same & (correlated | ((spread_a < FLAT) & (spread_b < FLAT)))
     return alike
+
+
+def near_groups(thumbs: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """One number per picture, which near copies share, and copies of these.  # (N, 16, 16, 3) -> (N,)"""
+    rows = np.ascontiguousarray(thumbs).reshape(len(thumbs), SIDE * SIDE * 3).view(f"V{SIDE * SIDE * 3}")
+    _, first, same = np.unique(rows[:, 0], return_index=True, return_inverse=True)
+    return clusters(len(first), near_pairs(thumbs[first]))[same]
 
 
 @functools.cache

@@ -128,7 +128,7 @@ def decoded(
 ) -> Dataset:
     """The set of the listed pictures. size: its usual side."""
     height, width = request.size(size)
-    images, _, _ = decode_all(listing, (height, width), request.resize_mode, progress=request.progress)
+    images, *_ = decode_all(listing, (height, width), request.resize_mode, progress=request.progress)
     at = Note("pictures-at", {"height": height, "width": width, "resize_mode": request.resize_mode})
     files = tuple(str(file) for file in listing.files)
     names, splits = class_names(listing, known), splits_of(listing.split or ())

@@ -8,8 +8,6 @@ So no class depends on the number of pictures of another one, and 5 % of a set a
 from __future__ import annotations
 
 import math
-import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +21,12 @@ Indices = NDArray[np.int64]
 SPLITS = ("train", "val", "test")
 FRACTIONS = {"val": 0.1, "test": 0.2}  # the rest trains
 PURPOSES = {"split": 1, "fraction": 2, "group": 4}
-SPLIT_NOTES = frozenset({"split-made", "split-read", "split-written", "split-lacks-classes", "val-serves-as-test"})
+SPLIT_NOTES = frozenset(
+    {
+        "split-made", "split-read", "split-written", "split-lacks-classes", "val-serves-as-test",
+        "copies-together", "copies-across", "copies-not-sought",
+    }
+)  # fmt: skip
 """Kinds of notes about the splits of a set; they mean nothing where all of its pictures are taken together."""
 
 
@@ -40,37 +43,6 @@ class Split:
         """Names -> indices of the parts that exist."""
         parts = {"train": self.train, "val": self.val, "test": self.test}
         return {name: indices for name, indices in parts.items() if indices is not None}
-
-
-def complete_splits(
-    name: str, labels: Indices, given: Mapping[str, Indices], seed: int, groups: Sequence[str] | None = None
-) -> tuple[dict[str, Indices], list[Note]]:
-    """Splits with a train and a test part for a set of that name, and notes about the way to them.
-
-    Given splits are kept. Without a test part, val becomes test, because something must take part in no choice. With neither,
-    the training pictures are shared out by `stratified_split`.
-    """
-    if given and "train" not in given:
-        raise SoftbiasError(f"{name}: there are pictures for {', '.join(given)}, but none for train")
-    if "test" in given:
-        return dict(given), []
-    if "val" in given:
-        return {"train": given["train"], "test": given["val"]}, [Note("val-serves-as-test")]
-    pool = given.get("train", np.arange(len(labels)))
-    parts = stratified_split(labels[pool], seed=seed, groups=None if groups is None else [groups[index] for index in pool])
-    if not len(parts["test"]):
-        raise SoftbiasError(
-            f"{name}: no class has two pictures, so none is left to test with: add pictures, or name train and test yourself "
-            "(folders train and test, or a column split)"
-        )
-    parts = {split: indices for split, indices in parts.items() if len(indices)}  # too few for val: there is none
-    about = {
-        "seed": seed,
-        "counts": {split: len(indices) for split, indices in parts.items()},
-        "groups": None if groups is None else len(set(groups)),
-        "only_train_given": bool(given),
-    }
-    return {split: pool[indices] for split, indices in parts.items()}, [Note("split-made", about)]
 
 
 def stratified_split(
@@ -93,17 +65,26 @@ def stratified_split(
     parts: dict[str, list[Indices]] = {name: [] for name in ("train", *shares)}
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
-        order = members[_order(len(members), seed, "split", int(label))]
-        counts = {name: max(1, round(share * len(order))) for name, share in shares.items()}
-        for name in sorted(counts, key=lambda name: name == "test"):  # too few for all: test is the last to go without
-            if sum(counts.values()) >= len(order):
-                counts[name] = max(0, len(order) - 1 - (sum(counts.values()) - counts[name]))
+        order = members[order_of(len(members), seed, "split", int(label))]
         start = 0
-        for name, count in counts.items():
+        for name, count in quotas(len(order), shares).items():
             parts[name].append(order[start : start + count])
             start += count
         parts["train"].append(order[start:])
     return {name: np.sort(np.concatenate([*found, np.empty(0, np.int64)])) for name, found in parts.items()}
+
+
+def quotas(count: int, shares: Mapping[str, float]) -> dict[str, int]:
+    """How many of `count` pictures of a class go to each split beside train.
+
+    >>> quotas(10, {"val": 0.1, "test": 0.2}), quotas(2, {"val": 0.1, "test": 0.2})
+    ({'val': 1, 'test': 2}, {'val': 0, 'test': 1})
+    """
+    counts = {name: max(1, round(share * count)) for name, share in shares.items()}
+    for name in sorted(counts, key=lambda name: name == "test"):  # too few for all: test is the last to go without
+        if sum(counts.values()) >= count:
+            counts[name] = max(0, count - 1 - (sum(counts.values()) - counts[name]))
+    return counts
 
 
 def _grouped_split(labels: Indices, shares: dict[str, float], seed: int, groups: Sequence[str]) -> dict[str, Indices]:
@@ -125,7 +106,7 @@ def _grouped_split(labels: Indices, shares: dict[str, float], seed: int, groups:
     share = np.array([1 - sum(shares.values()), *shares.values()])[:, None]
     target = share * totals  # (splits, classes)
     now = np.zeros_like(target)
-    shuffled = _order(len(names), seed, "group", 0)
+    shuffled = order_of(len(names), seed, "group", 0)
     split_of = np.zeros(len(names), np.int64)
     for group in shuffled[np.argsort(-counts[shuffled].sum(1), kind="stable")]:
         has = np.flatnonzero(counts[group])
@@ -140,28 +121,6 @@ def _grouped_split(labels: Indices, shares: dict[str, float], seed: int, groups:
     return {name: np.flatnonzero(split_of[member_of] == split) for split, name in enumerate(splits)}
 
 
-def group_of(paths: Sequence[str], pattern: str) -> tuple[str, ...]:
-    """The group of each file: the part of its path that the expression's first bracket matches, or the whole match.
-
-    >>> group_of(["cat/burst07_1.jpg", "cat/burst07_2.jpg"], r"burst(\\d+)")
-    ('07', '07')
-    """
-    try:
-        expression = re.compile(pattern)
-    except re.error as error:
-        raise SoftbiasError(f"group by {pattern!r}: this is not a regular expression ({error})") from error
-    found = []
-    for path in paths:
-        match = expression.search(path)
-        if match is None:
-            raise SoftbiasError(
-                f"group by {pattern!r}: it is not found in {path!r}; every file needs a group, so let the expression "
-                "match all of them, or name a column of a CSV file"
-            )
-        found.append((match.group(1) if expression.groups else None) or match.group())
-    return tuple(found)
-
-
 def nested_fraction(labels: ArrayLike, indices: ArrayLike, fraction: float, seed: int) -> Indices:
     """That share of the indices, class by class, at least one of each; a smaller part lies inside a larger one."""
     if not 0 < fraction <= 1:
@@ -172,7 +131,7 @@ def nested_fraction(labels: ArrayLike, indices: ArrayLike, fraction: float, seed
         members = chosen[labels[chosen] == label]
         exact = round(len(members) * fraction, 6)  # 50 · 0.29 is 14.499999999999998 in binary, and 14.5 to the user
         count = max(1, math.floor(exact + 0.5))
-        parts.append(members[_order(len(members), seed, "fraction", int(label))[:count]])
+        parts.append(members[order_of(len(members), seed, "fraction", int(label))[:count]])
     return np.sort(np.concatenate(parts))
 
 
@@ -207,15 +166,7 @@ def without_split(names: Sequence[str], split: Sequence[str]) -> list[str]:
     return [] if len(without) == len(names) else without
 
 
-def cut_groups(groups: Sequence[str], split: Sequence[str]) -> list[str]:
-    """The groups that are in more than one split, each with its splits: "burst 7: test, train"."""
-    splits_of_group = defaultdict(set)
-    for group, name in zip(groups, split, strict=True):
-        splits_of_group[group].add(name)
-    return sorted(f"{group}: {', '.join(sorted(found))}" for group, found in splits_of_group.items() if len(found) > 1)
-
-
-def _order(count: int, seed: int, purpose: str, label: int) -> Indices:
+def order_of(count: int, seed: int, purpose: str, label: int) -> Indices:
     """A random order of 0 … count − 1."""
     if seed < 0:
         raise SoftbiasError(f"a seed is a whole number from 0 on, but got {seed}")

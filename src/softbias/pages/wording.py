@@ -116,6 +116,17 @@ def copies_in_words(count: int, groups: int, copies: str) -> str:
     return f"{counted_images(count)} in {groups} group{'' if groups == 1 else 's'} of {COPIES[copies]}"
 
 
+def copies_together(groups: int, count: int, torn: int, torn_count: int, largest: int) -> str:
+    kept = f"{count:,} pictures are near copies of one another: each of their {groups:,} groups is kept in one split"
+    if not torn:
+        return kept
+    spread = (
+        f"{torn_count:,} pictures in {torn:,} group{'' if torn == 1 else 's'} look alike (up to {largest:,}), too many to keep "
+        "them in one split: the test result may be too good; --group-by keeps groups of your own together"
+    )
+    return f"{kept}; {spread}" if groups else spread
+
+
 READING: dict[str, Callable[..., str]] = {  # data/listing, arrays, sources, named
     "pictures-without-class": lambda count, folder: f"{counted_images(count)} directly in {folder}, without a class: left out",
     "empty-folder": lambda folder: f"the folder {folder} has no pictures: left out",
@@ -162,6 +173,15 @@ SPLITTING: dict[str, Callable[..., str]] = {  # data/splits
         f"{split} has no picture of {some(classes)}: it scores the other classes, and its averages over classes (balanced "
         "accuracy, macro-F1) are over those"
     ),
+    "copies-together": copies_together,
+    "copies-across": lambda count, share, held_out, other, named: (
+        f"{counted_images(count)} of {held_out} ({share:.1%}) with near copies in {other}, which makes its result too "
+        f"good; given splits are not changed: {'; '.join(named)}" + ("; …" if count > len(named) else "")
+    ),
+    "copies-not-sought": lambda count, most: (
+        f"near copies are not looked for among more than {most:,} pictures ({count:,}): softbias data check finds them, and "
+        "--group-by keeps groups together"
+    ),
     "val-serves-as-test": lambda: "there is no test split, so val is used as test and takes part in no choice",
     "train-fraction": lambda count, fraction: f"{count:,} training pictures, {share(fraction)} of each class",
     "val-from-train": lambda count: f"{count:,} of the training pictures are set aside to choose the best epoch",
@@ -180,9 +200,7 @@ CHECKING: dict[str, Callable[..., str]] = {  # data/check
     "label-conflict": lambda **found: (
         f"{copies_in_words(**found)} in several classes: a label is wrong, or a picture shows both"
     ),
-    "copies": lambda **found: (
-        f"{copies_in_words(**found)}: a random split would separate a group; keep one picture of each, or use --group-by"
-    ),
+    "copies": lambda **found: f"{copies_in_words(**found)}: fit keeps each group in one split",
     "copies-in-one-split": lambda **found: f"{copies_in_words(**found)}, each in one split",
 }
 WORDING: dict[str, Callable[..., str]] = {

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from softbias.data.dataset import Dataset
-from softbias.data.splits import Split, nested_fraction, stratified_split
+from softbias.data.partition import split_together
+from softbias.data.splits import Split, nested_fraction
 from softbias.errors import SoftbiasError
 from softbias.kernels.launching import precompile
 from softbias.models import create_model
@@ -43,7 +44,8 @@ def make_split(data: Dataset, spec: RunSpec) -> Split:
         notes.append(Note("train-fraction", {"count": len(train), "fraction": spec.train_fraction}))
     val = data.splits.get("val")
     if val is None and spec.recipe.val_fraction and len(train) >= FEW:
-        parts = stratified_split(data.labels[train], {"val": spec.recipe.val_fraction}, seed=spec.seed)
+        together = np.arange(len(train)) if data.groups is None else data.groups[train]
+        parts, _ = split_together(data.labels[train], together, {"val": spec.recipe.val_fraction}, spec.seed)
         val, train = train[parts["val"]], train[parts["train"]]
         notes.append(Note("val-from-train", {"count": len(val)}))
     return Split(train, val if val is not None and len(val) else None, data.splits.get("test"), tuple(notes))
