@@ -22,7 +22,7 @@ from torch import nn
 
 from softbias._version import __version__
 from softbias.errors import SoftbiasError
-from softbias.files import DamagedError, adding_to_folder, replacing, verify_checksums, write_checksums, write_text
+from softbias.files import adding_to_folder, replacing, verify_checksums, write_checksums, write_text
 from softbias.models import Spec, build, create_model, spec_from_dict
 from softbias.models.cost import count_parameters
 from softbias.models.foreign import HuggingFaceClassifier
@@ -165,11 +165,13 @@ def load(folder: str | Path, *, device: Any = None) -> nn.Module:
     return loaded.eval()
 
 
-def verify(folder: Path) -> None:
-    """DamagedError unless a folder that `save` wrote is whole: no file is gone, and none is changed but for the model card."""
-    verify_checksums(folder, (CONFIG, WEIGHTS))
-    if "softbias" in read_json(folder / CONFIG) and not (folder / CARD).is_file():
-        raise DamagedError(f"{folder / CARD} is gone")
+def is_whole(folder: Path) -> bool:
+    """Whether no file of a folder that `save` wrote is gone, and none is changed but for the model card."""
+    try:
+        verify_checksums(folder, (CONFIG, WEIGHTS))
+        return "softbias" not in read_json(folder / CONFIG) or (folder / CARD).is_file()
+    except (OSError, SoftbiasError):
+        return False
 
 
 def read_config(folder: Path) -> SavedConfig:

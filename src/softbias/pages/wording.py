@@ -207,6 +207,7 @@ WORDING: dict[str, Callable[..., str]] = {
     "text": lambda text: str(text),
     "run-continued": lambda step, total: f"it continued at step {step} of {total}",
     "run-began-again": lambda reason: f"it began again, because {reason}",
+    "metrics-lost": lambda: "metrics.jsonl was lost or damaged after the training, so the learning curves are not complete",
     "last-instead-of-best": last_instead_of_best,
     "never-trained": lambda: "The weights were never trained: this shows the start of the model, not what it has learned.",
     "no-attention-maps": lambda: (

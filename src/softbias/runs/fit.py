@@ -27,11 +27,12 @@ from softbias.data.listing import some
 from softbias.data.sources import DataOptions
 from softbias.data.tables import write_manifest
 from softbias.errors import SoftbiasError
-from softbias.files import require_writable
+from softbias.files import remove_stale, require_writable
 from softbias.models.inspect import unwrap
 from softbias.models.storage import load
 from softbias.notes import Note
 from softbias.pages.wording import text
+from softbias.runs.artifacts import find_lost, only_page
 from softbias.runs.galleries import AFTER, BEFORE, record_maps
 from softbias.runs.live import LiveProbes
 from softbias.runs.outcome import finish, load_selected
@@ -42,7 +43,7 @@ from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec, read_config
 from softbias.schema import checked_arguments
 from softbias.training import checkpoint
-from softbias.training.acceleration import make_accelerator, start_trackers
+from softbias.training.acceleration import agreed, make_accelerator, start_trackers
 from softbias.training.display import Display
 from softbias.training.loop import OnEpoch, StoppedError, train
 from softbias.training.plan import LoopSettings
@@ -102,7 +103,7 @@ def fit(
 
     data           a folder, a CSV file, arrays, a named set, or a Dataset
     out            the run's folder; runs/<data>-<model>-<id> if not given
-    resume         continue a run that was stopped; a finished one is left as it is
+    resume         continue a run that was stopped; of a finished one, make again what is lost or damaged
     config         a run's folder or its config.yaml, for the settings that are not given here
     source         start from the model of another run; finetune: "full", or "linear" for the head alone
     pretrained     timm's weights, for "timm:…" models; weights: a file of weights
@@ -144,7 +145,7 @@ def fit(
         "resume": resume, "display": display, "keep": keep, "minutes": minutes, "device": device, "trackers": trackers,
         "baseline": baseline, "probe_every": probe_every, "page": page, "settings": settings,
     }  # fmt: skip
-    if known is not None and resume and Run(folder_of(known, out)).finished:
+    if known is not None and resume and is_complete(Run(folder_of(known, out)), page=page):
         return run_fit(known, out, **options)
     if main:
         require_writable(Path(out or RUNS) if known is None else folder_of(known, out))
@@ -158,6 +159,11 @@ def fit(
     for note in (*resolved.notes, *resolved.advice):
         display.message(text(note))
     return run_fit(resolved.spec, out, data=resolved.data, notes=resolved.notes, **options)
+
+
+def is_complete(run: Run, *, page: bool) -> bool:
+    """Whether a run is finished, and nothing of it is lost."""
+    return run.begun and run.finished and not find_lost(run, page=page)
 
 
 def base_config(config: str | Path | None, out: str | Path | None, resume: bool) -> RunSpec | None:
@@ -223,14 +229,26 @@ def run_fit(
     accelerator = make_accelerator(spec.recipe, device)
     main = accelerator.is_main_process
     run = Run(folder_of(spec, out))
-    if resume and run.finished and run.spec.to_dict() == spec.to_dict():
-        display.message(f"{run.path} is finished already")
-        return Result(run, run.summary(), load(run.model_folder))
+    lost: tuple[str, ...] = ()
+    redraw = False
+    if resume and main:
+        remove_stale(run.path)
+    if resume and run.begun and run.finished and run.spec.to_dict() == spec.to_dict():
+        lost = find_lost(run, page=page)
+        complete, redraw = (bool(agreed(accelerator, each)) for each in (not lost, only_page(lost)))  # as the main process saw
+        if complete:
+            display.message(f"{run.path} is finished already")
+            return Result(run, run.summary(), load(run.model_folder))
+        display.message(f"{run.path} is finished, but {', '.join(lost)} is lost or damaged, and made again")
     fresh = not run.begun
     if main:
         run.open(spec, resume=resume)
     accelerator.wait_for_everyone()
     try:
+        if redraw:
+            if main:
+                run.page(data)
+            return Result(run, run.summary(), load(run.model_folder))
         data = data or load_dataset(spec.data, **spec.data_options)
         split = make_split(data, spec)
         for note in (*data.notes, *split.notes):
@@ -249,7 +267,7 @@ def run_fit(
             for watch in watchers:
                 watch(row)
 
-        if main and spec.recipe.regularize and not (run.path / BEFORE).is_file():
+        if main and spec.recipe.regularize and (BEFORE in lost or not (run.path / BEFORE).is_file()):
             record_maps(plan, data, split, run.path / BEFORE)
         started = time.perf_counter()
         state = train(plan, display, minutes=minutes, on_epoch=on_epoch)
@@ -260,7 +278,7 @@ def run_fit(
             display.message(text(fallback))
         if main and spec.recipe.regularize:
             record_maps(plan, data, split, run.path / AFTER)
-        summary = finish(spec, data, split, plan, state, run, started, baseline, fallback)
+        summary = finish(spec, data, split, plan, state, run, started, baseline, fallback, lost)
         if main and page:
             write_page(run, summary, data)
         return Result(run, summary, unwrap(plan.model).eval())

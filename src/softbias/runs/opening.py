@@ -24,6 +24,7 @@ from softbias.data.listing import some
 from softbias.errors import SoftbiasError
 from softbias.files import DamagedError
 from softbias.models import create_model, list_models
+from softbias.models.storage import is_whole
 from softbias.models.weights import load_state
 from softbias.runs.prepare import build_model, output_names
 from softbias.runs.run import Checkpoint, Run
@@ -100,8 +101,10 @@ def open_run(run: Run, device: str, read: Callable[..., Dataset] | None = None) 
         return open_last_checkpoint(run, device, read)
     try:
         classifier = Classifier.load(run.model_folder, device)
-    except DamagedError as error:
-        raise DamagedError(f"{error}; the command that began the run, with --resume, restores it") from error
+    except SoftbiasError as error:
+        if not is_whole(run.model_folder):
+            raise DamagedError(f"{error}; the command that began the run, with --resume, restores it") from error
+        raise
     weights = weights_in_run(classifier.model, run.spec)
     return replace(classifier, name=run.path.resolve().name, weights=weights)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from softbias.classifier import CROP_MODES
 from softbias.data.dataset import Dataset
 from softbias.data.splits import Split
 from softbias.environment import describe_machine
+from softbias.errors import SoftbiasError
 from softbias.files import write_text
 from softbias.models.cost import count_macs
 from softbias.models.inspect import unwrap
 from softbias.models.storage import save
 from softbias.models.weights import load_state
 from softbias.notes import Note
+from softbias.runs.artifacts import METRICS, write_results_checksums
 from softbias.runs.predictions import Predictions
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
@@ -27,6 +30,8 @@ from softbias.training import checkpoint
 from softbias.training.evaluate import evaluate_split
 from softbias.training.linear import linear_probes, pixel_baseline
 from softbias.training.plan import TrainingPlan
+
+OF_TRAINING = ("total_seconds", "peak_memory", "peak_memory_of")  # what a later repair of the run does not measure again
 
 
 def load_selected(plan: TrainingPlan, state: checkpoint.State) -> Note | None:
@@ -54,10 +59,12 @@ def finish(
     started: float,
     baseline: bool,
     fallback: Note | None = None,
+    lost: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Score the test images, and write the model, the predictions and, last, the summary.
 
     fallback   what `load_selected` returned
+    lost       what a run that was finished before had lost, see `artifacts`
     """
     model, batches = unwrap(plan.model), plan.batches
     accelerator = plan.accelerator
@@ -111,10 +118,25 @@ def finish(
     }
     summary["preprocessing"] = preprocessing
     save(model, directory.model_folder, class_names=objective.output_names(data.class_names), preprocessing=preprocessing)
-    write_text(directory.path / "environment.json", json.dumps(describe_machine(accelerator.device.type), indent=2) + "\n")
     summary["total_seconds"] = time.perf_counter() - started
+    earlier = earlier_summary(directory, state.step) if lost else {}
+    summary |= {name: earlier[name] for name in OF_TRAINING if name in earlier}
+    if METRICS in lost:
+        summary["notes"].append(Note("metrics-lost").to_dict())
+    if not earlier or "environment.json" in lost:
+        write_text(directory.path / "environment.json", json.dumps(describe_machine(accelerator.device.type), indent=2) + "\n")
     write_text(directory.summary_path, json.dumps(summary, indent=2) + "\n")
+    write_results_checksums(directory)
     return summary
+
+
+def earlier_summary(run: Run, step: int) -> dict[str, Any]:
+    """The summary that the same training wrote before something was lost; nothing where there is none."""
+    try:
+        found = run.summary()
+    except (OSError, SoftbiasError):
+        return {}
+    return found if found["steps"] == step else {}
 
 
 def peak_memory(device: str) -> int:

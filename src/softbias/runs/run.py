@@ -6,8 +6,9 @@ checkpoints/          see `training.checkpoint`
 model/                config.json + model.safetensors: softbias.load reads it, and so does timm
 predictions.npz       see `predictions`
 environment.json      versions, hardware, git hash
-summary.json          the scores; written last, so its presence means that the run is finished
-report.html           one page about the run
+summary.json          the scores; written after all the others, so its presence means that the run is finished
+SHA256SUMS            the checksums of these files, see `artifacts`
+report.html           one page about the run, drawn from them
 
     run = Run("runs/flowers-convit_nano-1a2b3c4d5e")
     run.spec.model, run.summary()["test"]["accuracy"]
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import BaseFileLock, FileLock, Timeout
 
 from softbias.errors import SoftbiasError
-from softbias.files import write_text
+from softbias.files import verify_file, write_text
 from softbias.notes import Note
 from softbias.runs.predictions import Predictions
 from softbias.runs.spec import SAME_STORE, EpochRow, RunSpec, Summary, differences, read_config, read_notes, write_config
@@ -113,6 +114,7 @@ class Run:
         """The scores of a finished run."""
         if not self.finished:
             raise SoftbiasError(f"{self.path} holds no finished run: it has no summary.json")
+        verify_file(self.summary_path)
         plain: dict[str, Any] = read_json(self.summary_path)
         from_plain(Summary, plain, str(self.summary_path))
         return plain
@@ -239,6 +241,8 @@ class Run:
         different = differences(self.spec.to_dict(), spec.to_dict()) if self.begun else []
         if different:
             raise SoftbiasError(f"{self.path} was started with other settings: {'; '.join(different)}; choose another --out")
+        if not self.begun and self.checkpoint_folder.is_dir():
+            raise SoftbiasError(f"{self.path} holds checkpoints of a run whose config.yaml is lost; choose another --out")
 
     def refuse_if_begun(self) -> None:
         if self.finished:

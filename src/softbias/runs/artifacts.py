@@ -1,0 +1,67 @@
+"""What a finished run consists of, in the order of writing, and which of it is lost or damaged.
+
+metrics.jsonl, split.csv, attention-before.npz     while it trains
+attention-after.npz, predictions.npz               from its model
+model/                                             with checksums of its own, see `models.storage`
+environment.json, summary.json, SHA256SUMS         the checksums of all files before it
+report.html, confusion.png                         drawn from them, and again by `softbias report`
+
+`find_lost` names what `--resume` makes again: the model and all that comes from it out of the last checkpoint, the page out of
+the files. Only metrics.jsonl cannot be made without training again; its loss is noted in the summary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from softbias.errors import SoftbiasError
+from softbias.files import CHECKSUMS, DamagedError, read_checksums, verify_file, write_checksums
+from softbias.models.storage import is_whole
+from softbias.runs.galleries import AFTER, BEFORE
+from softbias.runs.run import Run
+
+MODEL, METRICS, SUMMARY = "model", "metrics.jsonl", "summary.json"
+RESULTS = (METRICS, "split.csv", BEFORE, AFTER, "predictions.npz", "environment.json", SUMMARY)
+PAGE, CONFUSION = "report.html", "confusion.png"
+ENDS = {PAGE: b"</html>", CONFUSION: b"IEND\xaeB`\x82"}  # of a whole file
+
+
+def write_results_checksums(run: Run) -> None:
+    """Write the SHA256SUMS of a run; what is listed there belongs to it from now on."""
+    write_checksums(run.path, [name for name in RESULTS if (run.path / name).is_file()])
+
+
+def find_lost(run: Run, *, page: bool) -> tuple[str, ...]:
+    """The names of the files of a finished run that are gone or changed; page: whether it has to have one."""
+    try:
+        listed = {*read_checksums(run.path), SUMMARY, METRICS}
+    except DamagedError:
+        return (CHECKSUMS,)
+    lost = [name for name in RESULTS if name in listed and is_lost(run, name)]
+    lost += [] if is_whole(run.model_folder) else [MODEL]
+    return (*lost, *(find_lost_page(run) if page and SUMMARY not in lost else ()))
+
+
+def is_lost(run: Run, name: str) -> bool:
+    try:
+        verify_file(run.path / name)
+    except (OSError, SoftbiasError):
+        return True
+    return not (run.path / name).is_file()
+
+
+def find_lost_page(run: Run) -> list[str]:
+    """The files of the page that are gone or cut off; a run without test scores has no confusion matrix."""
+    scored = bool((run.summary().get("test") or {}).get("classes"))
+    expected = [PAGE, CONFUSION] if scored else [PAGE]
+    return [name for name in expected if not ends_well(run, name)]
+
+
+def ends_well(run: Run, name: str) -> bool:
+    path = run.path / name
+    return path.is_file() and path.read_bytes().rstrip().endswith(ENDS[name])
+
+
+def only_page(lost: Sequence[str]) -> bool:
+    """Whether nothing but the page has to be drawn again."""
+    return set(lost) <= {PAGE, CONFUSION}
