@@ -21,17 +21,17 @@ from typing import Any
 
 from attacks.bad_files import BadFiles
 from attacks.commands import Commands
-from attacks.damage import Damage
+from attacks.damage import Damage, StudyDamage
 from attacks.full_disk import FullDisk
 from attacks.hostile_images import HostileImages
 from attacks.kills import Kills
 from attacks.requests import Requests
-from attacks.verdict import VERDICTS, Outcome
+from attacks.verdict import VERDICTS, Outcome, where
 from attacks.workshop import Workshop
 
 KINDS: dict[str, Any] = {
-    "damage": Damage, "kills": Kills, "full-disk": FullDisk, "pictures": HostileImages, "commands": Commands,
-    "files": BadFiles, "requests": Requests,
+    "damage": Damage, "studies": StudyDamage, "kills": Kills, "full-disk": FullDisk, "pictures": HostileImages,
+    "commands": Commands, "files": BadFiles, "requests": Requests,
 }  # fmt: skip
 
 
@@ -80,7 +80,10 @@ def attack(shop: Workshop, options: argparse.Namespace) -> int:
     for _, name, number in order[: options.cases]:
         if time.monotonic() - start > options.seconds:
             break
-        found: Outcome = kinds[name].run(number)
+        try:
+            found: Outcome = kinds[name].run(number)
+        except Exception as error:
+            found = Outcome("unclear", f"the attack itself failed: {where(error)}")
         counts[name][found.verdict] += 1
         done += 1
         if found.verdict != "ok":

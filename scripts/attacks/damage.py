@@ -1,4 +1,4 @@
-"""Every file of a run, finished or stopped, damaged in nine ways, under every command that reads a run.
+"""Every file of a run, finished or stopped, damaged in ten ways, under every command that reads a run.
 
 A damaged copy stands at the path of the undamaged one, so that answers can be compared. A refusal must be one clear line. An
 answer must be the undamaged one, or come with a note; on a page, and in a list, numbers may be missing, but not new.
@@ -6,7 +6,6 @@ answer must be the undamaged one, or come with a note; on a page, and in a list,
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -15,14 +14,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from attacks.outcomes import outcomes
 from attacks.page_client import ask_page
 from attacks.processes import stopped_run
 from attacks.verdict import OK, Answer, Outcome, judge, notes, numbers
 from attacks.workshop import LIMIT, OPTIONS, TRAINING, Workshop, digests, signatures, temporary_files
 
-WAYS = ("truncate", "empty", "flip", "noise", "delete", "null", "folder", "dangling", "fifo")
+WAYS = ("truncate", "empty", "flip", "noise", "delete", "null", "folder", "dangling", "fifo", "unreadable")
 SLOW = ("export", "from", "probe-checkpoints")
-UNCHECKED = (".lock",)  # files without content
+DRAWN = ("report.html", "confusion.png", "figures/")  # what `report` writes again
+UNCHECKED = re.compile(r"\.lock$|^figures/.*-")  # files without content, and most drawings of a study
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,9 @@ COMMANDS = {
         "next", 0.15, ("finished",),
     ),
     "app": Command(lambda shop, run: [run]),
+    "report-study": Command(lambda shop, run: ["report", run], "numbers", 0.5, ("study",)),
+    "runs-study": Command(lambda shop, run: ["runs", run, "--json"], "numbers", 0.5, ("study",)),
+    "resume-study": Command(lambda shop, run: ["study", run, "--device", "cpu", "--quiet"], "files", 0.5, ("study",)),
 }  # fmt: skip
 
 
@@ -72,8 +76,10 @@ class Damage:
     def __init__(self, shop: Workshop) -> None:
         self.shop = shop
         self.references: dict[tuple[str, str], tuple[Answer, dict[str, str]]] = {}
-        self.pristine = {"finished": shop.finished_run(), "stopped": stopped_run(shop)}
-        self.files = {state: [name for name in digests(path) if name not in UNCHECKED] for state, path in self.pristine.items()}
+        self.pristine = self.prepare(shop)
+        self.files = {
+            state: [name for name in digests(path) if not UNCHECKED.search(name)] for state, path in self.pristine.items()
+        }
         rng = shop.rng("damage")
         self.cases = [
             (state, file, way, command)
@@ -86,12 +92,16 @@ class Damage:
         rng.shuffle(self.cases)
         self.cases.sort(key=lambda case: case[3] in SLOW)  # a short attack has only quick ones
 
+    def prepare(self, shop: Workshop) -> dict[str, Path]:
+        """What is damaged, by its state."""
+        return {"finished": shop.finished_run(), "stopped": stopped_run(shop)}
+
     def __len__(self) -> int:
         return len(self.cases)
 
     def title(self, number: int) -> str:
         state, file, way, command = self.cases[number]
-        return f"{command} on a {state} run, {file}: {way}"
+        return f"{command} ({state}), {file}: {way}"
 
     def run(self, number: int) -> Outcome:
         state, file, way, name = self.cases[number]
@@ -104,10 +114,10 @@ class Damage:
         if found is not OK:
             return found
         if COMMANDS[name].compare == "files":
-            return self.judge_files(answer, run, before, state)
+            return self.judge_files(answer, reference, run, before, state)
         now = signatures(run)
-        lost = [each for each, signature in damaged.items() if now.get(each) != signature and each not in UNCHECKED]
-        lost = [each for each in lost if each not in ("report.html", "confusion.png") or name != "report"]
+        lost = [each for each, signature in damaged.items() if now.get(each) != signature and not UNCHECKED.search(each)]
+        lost = [each for each in lost if not (name.startswith("report") and each.startswith(DRAWN))]
         if lost:
             return Outcome("lost artefact", f"{name} changed {', '.join(lost)}")
         return self.compare(answer, reference, name)
@@ -126,7 +136,7 @@ class Damage:
             answer = self.answer(name, run, 600)
             if judge(answer) is not OK or answer.status == 1:
                 raise SystemExit(f"{name} fails on an undamaged run ({state}): {answer.err[-1000:]} {answer.error!r}")
-            self.references[state, name] = answer, outcome(run)
+            self.references[state, name] = answer, outcomes(run)
         return self.references[state, name]
 
     def compare(self, answer: Answer, reference: Answer, name: str) -> Outcome:
@@ -137,11 +147,11 @@ class Damage:
             return Outcome("silent wrong number", f"new numbers: {', '.join(sorted(new)[:8])}") if new else OK
         return Outcome("silent wrong number", difference(reference.out, answer.out))
 
-    def judge_files(self, answer: Answer, run: Path, before: dict[str, str], state: str) -> Outcome:
+    def judge_files(self, answer: Answer, reference: Answer, run: Path, before: dict[str, str], state: str) -> Outcome:
         """After `fit --resume`: the model of the undisturbed run, all files, and nothing temporary."""
         if answer.status != 0:
             return OK
-        after = outcome(run)
+        after = outcomes(run)
         old = "checkpoints/" if state == "finished" else "?"  # of a finished run: nobody can make them again, nor needs to
         missing = [name for name in before if name not in after and not name.startswith(old)]
         if missing:
@@ -149,10 +159,17 @@ class Damage:
         left = temporary_files(run)
         if left:
             return Outcome("lost artefact", f"temporary files stay: {', '.join(left)}")
-        changed = [name for name, digest in before.items() if after[name] != digest]
-        if changed and not notes(answer, self.references[state, "resume"][0]):
+        changed = [name for name, digest in before.items() if after.get(name, digest) != digest]
+        if changed and not notes(answer, reference):
             return Outcome("silent wrong number", f"resume says finished, and {', '.join(changed)} is another")
         return OK
+
+
+class StudyDamage(Damage):
+    """The same for the files of a study and of its runs."""
+
+    def prepare(self, shop: Workshop) -> dict[str, Path]:
+        return {"study": shop.finished_study()}
 
 
 def damage(path: Path, way: str, shop: Workshop, number: int) -> None:
@@ -166,6 +183,8 @@ def damage(path: Path, way: str, shop: Workshop, number: int) -> None:
         path.write_bytes(b"" if way == "empty" else b"null\n")
     elif way == "noise":
         path.write_bytes(rng.randbytes(len(content)))
+    elif way == "unreadable":
+        path.chmod(0)
     elif way in ("delete", "folder", "dangling", "fifo"):
         path.unlink()
         if way == "folder":
@@ -182,15 +201,15 @@ def gather(answer: Answer, name: str, run: Path) -> str:
         return answer.out
     if name == "predict":
         return Path("rows.csv").read_text()
-    if name in ("report", "report-many"):
-        page = (run if name == "report" else Path("many")) / "report.html"
+    if name.startswith("report"):
+        page = (Path("many") if name == "report-many" else run) / "report.html"
         return visible(page.read_text())
     if name == "export":
         return model_bytes(Path("model.onnx"))
     if name == "from":
         shutil.rmtree("next/checkpoints")
         return Path("next/model/model.safetensors").read_bytes().hex()
-    if name == "runs":
+    if name.startswith("runs"):
         return "\n".join(line for line in answer.out.splitlines() if '"seconds"' not in line)
     return answer.out
 
@@ -207,19 +226,6 @@ def model_bytes(path: Path) -> str:
 
     tensors = onnx.load(str(path)).graph.initializer
     return "\n".join(f"{tensor.name} {tensor.raw_data.hex()}" for tensor in tensors)
-
-
-def outcome(run: Path) -> dict[str, str]:
-    """The files of a run; those that a repeated run must give again with their content, the others with an empty text."""
-    same = ("model/model.safetensors", "model/config.json", "config.yaml", "split.csv")
-    found = {name: digest if name in same else "" for name, digest in digests(run).items()}
-    if "summary.json" in found:
-        try:
-            summary = json.loads((run / "summary.json").read_bytes())
-            found["summary.json"] = json.dumps([summary.get("test"), summary.get("steps"), summary.get("best_epoch")])
-        except (ValueError, AttributeError):
-            found["summary.json"] = "unreadable"
-    return found
 
 
 def difference(before: str, after: str) -> str:

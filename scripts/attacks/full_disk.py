@@ -11,7 +11,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from attacks.kills import Kills, compare, outcomes
+from attacks.kills import Kills, compare
+from attacks.outcomes import outcomes
 from attacks.processes import PATIENCE, Training, fit_words
 from attacks.verdict import OK, Outcome
 from attacks.workshop import Workshop, temporary_files

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attacks.damage import outcome
+from attacks.outcomes import outcomes
 from attacks.processes import PATIENCE, Training, fit_words
 from attacks.verdict import OK, Outcome
 from attacks.workshop import CHANGES, WRITES, Workshop, temporary_files
@@ -69,9 +69,7 @@ class Kills:
     def words(self, kind: str, out: Path) -> list[str | Path]:
         if kind == "fit":
             return fit_words(self.shop, out)
-        arms = "deit_nano@patch_size=8@width=16@depth=2,convit_nano@patch_size=8@width=16@depth=3"
-        more = ["--seeds", "1", "--epochs", "2", "--batch-size", "8", "--device", "cpu", "--img-size", "32", "--quiet"]
-        return ["compare", self.shop.images(), "--models", arms, "--out", out, *more]
+        return self.shop.study_words(out)
 
     def run(self, number: int) -> Outcome:
         kind, disturbances = self.plan(number)
@@ -159,17 +157,6 @@ def on_change(folder: Path, act: Callable[[], Any]) -> None:
             act()
 
     sys.addaudithook(audit)
-
-
-def outcomes(folder: Path) -> dict[str, str]:
-    """The outcome of a run, or of all runs of a study."""
-    if (folder / "config.yaml").is_file():
-        return outcome(folder)
-    found = {}
-    for run in sorted(path for path in folder.glob("runs/*") if (path / "config.yaml").is_file()):
-        found |= {f"{run.name}/{name}": digest for name, digest in outcome(run).items()}
-    found |= {name: "" for name in ("report.html", "study.yaml") if (folder / name).is_file()}
-    return found
 
 
 def compare(reference: dict[str, str], found: dict[str, str], left: list[str]) -> Outcome:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from attacks.rights import as_ordinary_user
 from attacks.verdict import Answer, HangError
 
 SECRET = "canary-7f1d"  # content of a file that no command may read
@@ -106,7 +107,7 @@ class Workshop:
         self.leaks.clear()
         self.watching = True
         try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), time_limit(seconds):
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), time_limit(seconds), as_ordinary_user():
                 status = function()
         except (Exception, HangError) as escaped:
             error = escaped
@@ -133,6 +134,22 @@ class Workshop:
         if answer.status != 0:
             raise SystemExit(f"the undisturbed run failed: {answer.err[-2000:]} {answer.error!r}")
         return path
+
+    def finished_study(self) -> Path:
+        """A study of two runs that ended."""
+        return self.once("study", self.make_study)
+
+    def make_study(self) -> Path:
+        path = self.root / "pristine" / "study"
+        answer = self.call(self.study_words(path), 600)
+        if answer.status != 0:
+            raise SystemExit(f"the undisturbed study failed: {answer.err[-2000:]} {answer.error!r}")
+        return path
+
+    def study_words(self, out: Path) -> list[str | Path]:
+        arms = "deit_nano@patch_size=8@width=16@depth=2,convit_nano@patch_size=8@width=16@depth=3"
+        more = ["--seeds", "1", "--epochs", "2", "--batch-size", "8", "--device", "cpu", "--img-size", "32", "--quiet"]
+        return ["compare", self.images(), "--models", arms, "--out", out, *more]
 
     def once(self, name: str, make: Any) -> Any:
         if name not in self.prepared:
@@ -209,7 +226,7 @@ def digests(folder: Path) -> dict[str, str]:
         name = path.relative_to(folder).as_posix()
         if path.is_symlink():
             found[name] = "link"
-        elif path.is_file():
+        elif path.is_file() and path.stat().st_mode & 0o400:
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
         elif not path.is_dir():
             found[name] = "special"

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from softbias.bounds import Bound
+from softbias.bounds import Bound, Length
 from softbias.errors import SoftbiasError, in_one_line, unknown_name
 
 T = TypeVar("T")
@@ -98,6 +98,9 @@ def is_finite(given: Any) -> bool:
 def within_bounds(kind: Any, given: Any, where: str, path: str) -> Any:
     """A value whose type carries bounds; the error about a plain value names them even if its type is wrong."""
     inner, *bounds = get_args(kind)
+    lengths = [bound for bound in bounds if isinstance(bound, Length)]
+    if isinstance(given, list | tuple):  # before millions of entries are looked at
+        require(all(bound.allows(given) for bound in lengths), kind, given, where, path)
     try:
         value = convert(inner, given, where, path)
     except SchemaError:

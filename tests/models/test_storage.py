@@ -95,8 +95,14 @@ def changed(folder, **changes) -> None:
         ({"model_args": {"spec": {"width": 64, "depht": 2}}}, ["model_args.spec", "depht"]),
         ({"model_args": {"spec": SIZES | {"layers": [{"attention": 3}]}}}, ["layers[0].attention", "text"]),
         ({"model_args": {}}, ["neither a spec"]),
+        ({"model_args": {"spec": SIZES | {"layers": [{"attention": "full"}] * 10**6}}}, ["layers", "entries"]),
+        ({"pretrained_cfg": {"mean": [0, 0, "x"], "std": [1, 1, 1]}}, ["pretrained_cfg.mean[2]", "a number"]),
+        ({"pretrained_cfg": {"mean": [0, 0, 0], "std": [1, 0, 1]}}, ["pretrained_cfg.std[1]", "more than 0"]),
+        ({"pretrained_cfg": {"mean": [0, 0, 0], "std": [1, 1]}}, ["pretrained_cfg.mean", "pretrained_cfg.std"]),
+        ({"pretrained_cfg": {"crop_mode": {"a": 1}}}, ["pretrained_cfg.crop_mode", "text"]),
+        ({"pretrained_cfg": {"input_size": [3, 0, 32]}}, ["pretrained_cfg.input_size[1]", "from 1"]),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 def test_a_wrong_field_of_the_config_is_named_with_what_is_allowed(tmp_path, changes, facts):
     save(create_model("deit_nano"), tmp_path)

@@ -11,16 +11,18 @@ and a model card. Nothing is ever unpickled, and a folder from somebody else lea
 from __future__ import annotations
 
 import json
+import typing
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
 from softbias._version import __version__
+from softbias.bounds import Length, Side, Within
 from softbias.errors import SoftbiasError
 from softbias.files import adding_to_folder, replacing, verify_checksums, write_checksums, write_text
 from softbias.models import Spec, build, create_model, spec_from_dict
@@ -46,6 +48,17 @@ class SavedBy(TypedDict):
     name: str | None
 
 
+class StatedPreprocessing(TypedDict, total=False):
+    """How pictures become the input of a model; timm's `pretrained_cfg` has further fields."""
+
+    mean: Annotated[tuple[Annotated[float, Within(-1000, 1000)], ...], Length(1, 4)]
+    std: Annotated[tuple[Annotated[float, Within(0, 1000, above=True)], ...], Length(1, 4)]
+    interpolation: str
+    crop_pct: Annotated[float, Within(0, 1, above=True)]
+    crop_mode: str
+    input_size: tuple[Annotated[int, Within(1, 1024)], Side, Side]
+
+
 class SavedConfig(TypedDict):
     """What config.json says; timm reads the same file and has further fields."""
 
@@ -53,7 +66,7 @@ class SavedConfig(TypedDict):
     num_classes: int
     label_names: NotRequired[list[str] | None]
     model_args: NotRequired[dict[str, Any]]
-    pretrained_cfg: dict[str, Any]
+    pretrained_cfg: StatedPreprocessing
     softbias: NotRequired[SavedBy]
 
 
@@ -180,8 +193,13 @@ def read_config(folder: Path) -> SavedConfig:
     if not path.is_file():
         raise SoftbiasError(f"there is no saved model in {folder}: it has no config.json")
     plain = read_json(path)
-    foreign = isinstance(plain, dict) and "model_type" in plain
-    return plain if foreign else from_plain(SavedConfig, plain, str(path))
+    if isinstance(plain, dict) and "model_type" in plain:
+        return typing.cast(SavedConfig, plain)
+    config = from_plain(SavedConfig, plain, str(path))
+    stated = config["pretrained_cfg"]
+    if len(stated.get("mean", ())) != len(stated.get("std", ())):
+        raise SoftbiasError(f"{path}: pretrained_cfg.mean and pretrained_cfg.std must have a number for each channel")
+    return config
 
 
 def model_card(model: nn.Module, names: Sequence[str], cfg: Mapping[str, Any], text: str | None) -> str:
