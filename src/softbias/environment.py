@@ -78,6 +78,29 @@ def is_offline() -> bool:
     return variable("HF_HUB_OFFLINE") not in (None, "0")
 
 
+class StopSignal(KeyboardInterrupt):
+    """The process was asked to stop, and does so where it is; signal: SIGINT (Ctrl-C) or SIGTERM."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by signal {number}")
+        self.signal = number
+
+
+@contextmanager
+def stop_at_once() -> Iterator[None]:
+    """Ctrl-C and SIGTERM raise StopSignal inside, so that temporary files go; a second one ends the process without a word."""
+    received: list[int] = []
+
+    def receive(number: int, _: Any) -> None:
+        if received:
+            os._exit(128 + number)  # files are whole or absent at any moment
+        received.append(number)
+        raise StopSignal(number)
+
+    with on_stop_signal(receive):
+        yield
+
+
 @contextmanager
 def on_stop_signal(handler: Callable[[int, Any], None]) -> Iterator[None]:
     """Ctrl-C and SIGTERM call `handler` inside; afterwards they do what they did before."""

@@ -30,6 +30,7 @@ from pathlib import Path
 
 from softbias.errors import SoftbiasError
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20", "'")  # also as wide characters
 CHECKSUMS = "SHA256SUMS"
 TEMPORARY = re.compile(r"\..+\.(\d+)-[0-9a-f]{16}\.tmp(\..*)?", re.DOTALL)
 STALE = 3600.0  # seconds after which a temporary file belongs to nobody, even if its process's number is in use again
@@ -53,6 +54,17 @@ class NotAFileError(SoftbiasError):
 
     def __str__(self) -> str:
         return f"{self.path} is a {self.kind}, not a file"
+
+
+def csv_cell(text: str) -> str:
+    """Text for a CSV file that a spreadsheet does not take for a formula: one that begins like a formula gets an apostrophe.
+
+    So does one that begins with an apostrophe. Who removes one from the front of every cell has the exact text again.
+
+    >>> csv_cell("=1+1"), csv_cell("'quoted'"), csv_cell("rose")
+    ("'=1+1", "''quoted'", 'rose')
+    """
+    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def special_kind(mode: int) -> str | None:

@@ -10,6 +10,7 @@ answered is never closed.
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import tempfile
 import threading
@@ -26,6 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from softbias.app.safety import Access
 from softbias.app.server import make_app
 from softbias.app.state import AppState
+from softbias.environment import StopSignal
 from softbias.errors import SoftbiasError, in_one_line
 from softbias.files import write_text
 
@@ -187,8 +189,9 @@ def serve(
             if browser:
                 opening.start()
             server.run(sockets=[listener])
-        except KeyboardInterrupt:
-            pass
+        except KeyboardInterrupt as stop:  # Ctrl-C is how it ends
+            if isinstance(stop, StopSignal) and stop.signal != signal.SIGINT:
+                raise
         finally:
             opening.cancel()
             listener.close()

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from softbias.errors import SoftbiasError
+from softbias.terminal import make_console
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def print_rows(rows: Sequence[Row]) -> None:
         table.add_column(COLUMNS[k], justify="left" if COLUMNS[k] in ("what", "how", "against") else "right", no_wrap=True)
     for line in lines:
         table.add_row(*(line[k] for k in used))
-    console = Console(width=200, highlight=False)
+    console = make_console()
     console.print(table)
     for row in rows:
         if row.note:

@@ -3,14 +3,16 @@
 
 Exit status: 0 done; 1 done, but with something to look at (`predict`: a file could not be read; `data check`: not fit to
 train on; `compare`, `study`, `reproduce`: a run failed); 2 a mistake of the user's, in one line (SOFTBIAS_DEBUG=1 shows the
-traceback); 128 + the signal for a training or a study that was asked to stop; 130 for Ctrl-C elsewhere. Any other error is
-a bug of ours and shows its traceback.
+traceback); 130 for Ctrl-C and 143 for SIGTERM, also if they come twice. Any other error is a bug of ours and shows its
+traceback.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 from softbias import environment
 from softbias._version import __version__
 from softbias.errors import SoftbiasError, unknown_name
+from softbias.terminal import echo
 
 COMMANDS = {
     "fit": "train a classifier on your pictures",
@@ -81,19 +84,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return dispatch(arguments)
+        with environment.stop_at_once():
+            return dispatch(arguments)
     except SystemExit as end:  # tyro, after printing help
         return end.code if isinstance(end.code, int) else 0
     except BrokenPipeError:  # the reader of a pipe went away, as in `softbias models | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except KeyboardInterrupt:
-        print("softbias: stopped", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        echo("softbias: stopped", file=sys.stderr)
+        return 128 + (stop.signal if isinstance(stop, environment.StopSignal) else signal.SIGINT)
     except (SoftbiasError, OSError) as error:
         if environment.variable("SOFTBIAS_DEBUG"):
             raise
-        print(f"softbias: {in_words(error)}", file=sys.stderr)
+        echo(
+            *re.split(r"\n(?=  )", f"softbias: {in_words(error)}"), file=sys.stderr
+        )  # a list has a line for each of its entries
         return 2
 
 
@@ -110,10 +116,10 @@ def in_words(error: SoftbiasError | OSError) -> str:
 
 def dispatch(arguments: list[str]) -> int:
     if arguments in (["--version"], ["-V"]):
-        print(f"softbias {__version__}")
+        echo(f"softbias {__version__}")
         return 0
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage())
+        echo(*usage().split("\n"))
         return 0
     if arguments[0] in COMPLETION:
         return complete_shell(arguments)
@@ -122,7 +128,7 @@ def dispatch(arguments: list[str]) -> int:
     if name in groups and not (name in COMMANDS and f"{name} {''.join(rest[:1])}" not in COMMANDS):
         inner = [command for command in COMMANDS if command.startswith(f"{name} ")]
         if not rest or rest[0] in ("-h", "--help"):
-            print("\n".join(f"softbias {command} …    {COMMANDS[command]}" for command in inner))
+            echo(*(f"softbias {command} …    {COMMANDS[command]}" for command in inner))
             return 0
         name, rest = f"{name} {rest[0]}", rest[1:]
     if name in ELSEWHERE:

@@ -10,6 +10,7 @@ import tyro
 from softbias.bounds import BatchSize, FilePath, Rounds, ShortText, Side
 from softbias.cli.parsing import flag
 from softbias.errors import SoftbiasError
+from softbias.terminal import make_console
 
 COMPILED: dict[str, tuple[Literal["default", "reduce-overhead"] | None, ...]] = {  # torch.compile's modes
     "off": (None,),
@@ -48,7 +49,6 @@ def bench(
         json: Also write the rows, hardware and versions to this file.
     """
     import torch
-    from rich.console import Console
 
     from softbias.bench.measuring import print_rows
     from softbias.bench.suites import SUITES, Options
@@ -88,4 +88,4 @@ def bench(
         finally:
             if rows:
                 print_rows(rows)
-    Console(highlight=False).print(", ".join(f"{name} {value}" for name, value in about.items()), style="dim")
+    make_console().print(", ".join(f"{name} {value}" for name, value in about.items()), style="dim")

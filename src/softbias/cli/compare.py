@@ -16,6 +16,7 @@ from softbias.bounds import FilePath, LongText, ShortText
 from softbias.cli.parsing import NO_LINE, Line, flag
 from softbias.cli.study_options import CompareOptions, ExecutionOptions, run
 from softbias.errors import SoftbiasError
+from softbias.terminal import echo
 
 if TYPE_CHECKING:
     from softbias.study.papers import NamedStudy
@@ -88,7 +89,7 @@ def demo(out: FilePath = Path("demo"), picture: bool = False) -> int:
     from softbias.demo import JOBS, demo_study, draw_attention
 
     if picture:
-        print(f"where its heads look, before and after training: {draw_attention(out)}")
+        echo(f"where its heads look, before and after training: {draw_attention(out)}")
         return 0
     return run(demo_study(), ExecutionOptions(out=out, jobs=min(JOBS, os.cpu_count() or 1), device="cpu"))
 
@@ -174,14 +175,14 @@ def show_list(studies: list[NamedStudy], *, whole: bool, as_json: bool) -> None:
         rows = [
             {**{name: getattr(one, name) for name in fields}, "published": [*one.published, *one.beside]} for one in studies
         ]
-        print(json.dumps(rows, ensure_ascii=False))
+        echo(json.dumps(rows, ensure_ascii=False))
         return
     if whole:
-        print("\n".join(line for one in studies for line in described(one)))
+        echo(*(line for one in studies for line in described(one)))
         return
     width = max(len(one.name) for one in studies)
-    print("\n".join(f"{one.name:{width}}  {one.question}" for one in studies))
-    print("\nsoftbias reproduce NAME --list describes one; --scale smoke|small|paper chooses its size")
+    echo(*(f"{one.name:{width}}  {one.question}" for one in studies), "")
+    echo("softbias reproduce NAME --list describes one; --scale smoke|small|paper chooses its size")
 
 
 def described(one: NamedStudy) -> list[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json as json_module
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from softbias.bounds import FilePath, ShortText, Within
 from softbias.cli.parsing import flag
+from softbias.terminal import echo, show_count
 
 if TYPE_CHECKING:
     from softbias.data.check import Report
@@ -34,14 +34,14 @@ def check(
     from softbias.data.check import check as check_set
 
     def tell(done: int, total: int) -> None:
-        if sys.stderr.isatty() and (done % 100 == 0 or done == total):
-            print(f"\r{done:,} of {total:,}" + ("\r\x1b[K" if done == total else ""), end="", file=sys.stderr, flush=True)
+        if done % 100 == 0 or done == total:
+            show_count(done, total)
 
     report = check_set(path, group_by=group_by, progress=tell)
     if json:
-        print(json_module.dumps(as_json(report), indent=2))
+        echo(*json_module.dumps(as_json(report), indent=2).split("\n"))
     else:
-        print("\n".join(in_lines(report, files)))
+        echo(*in_lines(report, files))
     return 0 if report.fit_to_train else 1
 
 
@@ -94,8 +94,8 @@ def cache(clear: bool = False, json: bool = False) -> None:
     folder = cache_location()
     size = clear_cache() if clear else cache_size()
     if json:
-        print(json_module.dumps({"folder": str(folder), "bytes": 0 if clear else size, "freed": size if clear else 0}))
+        echo(json_module.dumps({"folder": str(folder), "bytes": 0 if clear else size, "freed": size if clear else 0}))
     elif clear:
-        print(f"{size / 1e6:,.1f} MB freed in {folder}")
+        echo(f"{size / 1e6:,.1f} MB freed in {folder}")
     else:
-        print(f"{size / 1e6:,.1f} MB of decoded pictures in {folder}")
+        echo(f"{size / 1e6:,.1f} MB of decoded pictures in {folder}")

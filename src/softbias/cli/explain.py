@@ -13,6 +13,7 @@ import tyro
 from softbias.bounds import FilePath, Port, ShortText
 from softbias.cli.parsing import flag, switch
 from softbias.errors import SoftbiasError
+from softbias.terminal import cells, echo
 
 
 def explain(
@@ -74,16 +75,16 @@ def explain(
         except BrokenImageError as error:
             bad += 1
             rows.append({"picture": str(file), "error": error.reason})
-            print(f"softbias: {file}: {error.reason}", file=sys.stderr)
+            echo(f"softbias: {file}: {error.reason}", file=sys.stderr)
             continue
         written = [str(found.save(folder / f"{free_name(file.stem, taken)}.{kind}")) for kind in kinds]
         taken.add(free_name(file.stem, taken))
         rows.append({**found.to_dict(), "picture": str(file), "files": written})
         if not json:
-            untrained = f"\t({found.weights})" if found.weights.startswith("untrained") else ""
-            print(f"{file}\t{found.label}\t{found.confidence:.3f}{untrained}\t{'  '.join(written)}")
+            untrained = [f"({found.weights})"] if found.weights.startswith("untrained") else []
+            echo(cells(file, found.label, f"{found.confidence:.3f}", *untrained, "  ".join(written)))
     if json:
-        print(json_module.dumps(rows, indent=1))
+        echo(*json_module.dumps(rows, indent=1).split("\n"))
     return 1 if bad else 0
 
 
@@ -158,5 +159,5 @@ def app(
         access,
         port=port,
         browser=not no_browser,
-        display=lambda text: print(text, flush=True),
+        display=lambda text: echo(text, flush=True),
     )

@@ -19,6 +19,7 @@ from softbias import environment
 from softbias.bounds import Count, FilePath, Fraction, Minutes, Seed, ShortText, Side
 from softbias.cli.parsing import NO_LINE, CommandLine, Device, Line, flag, parse_options, switch
 from softbias.errors import SoftbiasError
+from softbias.terminal import echo
 
 if TYPE_CHECKING:
     from softbias.runs.fit import Result
@@ -158,7 +159,7 @@ def train(options: TrainingOptions, line: CommandLine, command: str) -> int:
         )  # fmt: skip
     except StoppedError as stop:
         if main:
-            print(f"softbias: stopped at step {stop.step}; continue with: {again(line, stop.path)}", file=sys.stderr)
+            echo(f"softbias: stopped at step {stop.step}; continue with: {again(line, stop.path)}", file=sys.stderr)
         return 128 + stop.signal
     if main:
         show(result, options)
@@ -186,9 +187,9 @@ def again(line: CommandLine, path: Path | None) -> str:
 
 def show(result: Result, options: TrainingOptions) -> None:
     if options.quiet:
-        print(result.path)
+        echo(result.path)
     elif options.json:
-        print(json.dumps({"event": "summary", "path": str(result.path), **result.summary}), flush=True)
+        echo(json.dumps({"event": "summary", "path": str(result.path), **result.summary}), flush=True)
     else:
         from softbias.runs.printed import print_summary
 

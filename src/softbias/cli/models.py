@@ -11,6 +11,7 @@ from tyro.conf import Positional
 from softbias.bounds import Classes, ShortText, Side
 from softbias.cli.parsing import flag, table
 from softbias.errors import SoftbiasError
+from softbias.terminal import echo, make_console
 
 
 def models(
@@ -53,16 +54,15 @@ def models(
             }
         )
     if json:
-        print(json_module.dumps(rows, indent=2))
+        echo(*json_module.dumps(rows, indent=2).split("\n"))
         return
     numbers = ("image", "patch", "parameters", "MACs")
     found = table("model", "blocks", *numbers, right=numbers, fold=("blocks",))
     for row in rows:
         costs = f"{row['parameters'] / 1e6:.2f} M", f"{row['macs'] / 1e9:.3f} G"
         found.add_row(row["name"], row["blocks"], str(row["image"]), str(row["patch"] or "–"), *costs)
-    from rich.console import Console
 
-    Console().print(found)
+    make_console().print(found)
 
 
 def recipes(
@@ -79,22 +79,22 @@ def recipes(
 
     if json:
         chosen = RECIPES if name is None else {name: find_recipe(name)}
-        print(json_module.dumps({key: {"about": ABOUT[key], **recipe.to_dict()} for key, recipe in chosen.items()}, indent=2))
+        plain = {key: {"about": ABOUT[key], **recipe.to_dict()} for key, recipe in chosen.items()}
+        echo(*json_module.dumps(plain, indent=2).split("\n"))
         return
-    from rich.console import Console
 
     if name is None:
-        Console(highlight=False).print(overview())
+        make_console().print(overview())
         return
     recipe = find_recipe(name)
-    measured = f"measured: {MEASURED[name]}\n" if name in MEASURED else ""
-    print(f"{name}: {ABOUT[name]}\n{measured}augmentation: {recipe.augmentation.describe()}\n")
+    measured = [f"measured: {MEASURED[name]}"] if name in MEASURED else []
+    echo(f"{name}: {ABOUT[name]}", *measured, f"augmentation: {recipe.augmentation.describe()}", "")
     meaning = (Recipe.__doc__ or "").split("\n\n", 1)[-1].rstrip()
-    print("\n".join(line.removeprefix("    ") for line in meaning.splitlines()) + "\n")
+    echo(*(line.removeprefix("    ") for line in meaning.splitlines()), "")
     rows = fields(recipe) + fields(recipe.augmentation)
     width = max(len(option) for option, _ in rows)
     for option, value in rows:
-        print(f"{option:{width}}  {value}")
+        echo(f"{option:{width}}  {value}")
 
 
 def fields(settings: Any) -> list[tuple[str, str]]:

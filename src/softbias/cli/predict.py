@@ -14,6 +14,7 @@ from tyro.conf import Positional
 from softbias.bounds import BatchSize, FilePath, Probability, ShortText
 from softbias.cli.parsing import Device, flag
 from softbias.errors import SoftbiasError
+from softbias.terminal import cells, echo
 
 if TYPE_CHECKING:
     from softbias.classifier import Prediction
@@ -45,14 +46,13 @@ def predict(
     if not files:
         raise SoftbiasError("which pictures? softbias predict MODEL FILES_OR_FOLDERS…")
     from softbias.environment import find_device
-    from softbias.files import escaped
     from softbias.runs.inference import find_image_files
     from softbias.runs.opening import find_run, open_classifier
 
     run = find_run(model)
     classifier = open_classifier(run or model, device=find_device(device))
     if run is not None and not run.finished:
-        print(f"softbias: {classifier.name}: its training is not finished", file=sys.stderr)
+        echo(f"softbias: {classifier.name}: its training is not finished", file=sys.stderr)
     count = {"read": 0, "low": 0, "broken": 0}
 
     def counted() -> Iterator[Prediction]:
@@ -60,24 +60,24 @@ def predict(
             count["broken" if row.error else "read"] += 1
             count["low"] += row.low
             if row.error:
-                print(f"softbias: {escaped(row.file)}: {row.error}", file=sys.stderr)
+                echo(f"softbias: {row.file}: {row.error}", file=sys.stderr)
             yield row
 
     if out is None:
         for row in counted():
             if row.error is None:
-                print(f"{escaped(row.file)}\t{row.label}\t{row.confidence:.3f}" + ("\tlow confidence" if row.low else ""))
+                echo(cells(row.file, row.label, f"{row.confidence:.3f}", *(["low confidence"] if row.low else [])))
     else:
         write_predictions(out, counted(), classifier.output_names)
     total = f"{count['read']:,} pictures classified, {count['low']:,} of them below {threshold:g}"
     broken = f"; {count['broken']:,} could not be read" if count["broken"] else ""
-    print(total + broken + (f"; written to {out}" if out else ""), file=sys.stderr)
+    echo(total + broken + (f"; written to {out}" if out else ""), file=sys.stderr)
     return 1 if count["broken"] else 0
 
 
 def write_predictions(path: Path, rows: Iterable[Prediction], class_names: tuple[str, ...]) -> None:
-    """A row per file, as JSON or as CSV, where the columns p:CLASS hold the probabilities."""
-    from softbias.files import replacing
+    """A row per file, as JSON or as CSV, where the columns p:CLASS hold the probabilities (see `files.csv_cell`)."""
+    from softbias.files import csv_cell, replacing
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
@@ -89,10 +89,11 @@ def write_predictions(path: Path, rows: Iterable[Prediction], class_names: tuple
             table.writerow(["file", "label", "confidence", "low_confidence", "error", *(f"p:{name}" for name in class_names)])
             for row in rows:
                 if row.error is not None:
-                    table.writerow([row.file, "", "", "", row.error, *("" for _ in class_names)])
+                    table.writerow([csv_cell(row.file), "", "", "", csv_cell(row.error), *("" for _ in class_names)])
                 else:
                     values = (f"{value:.6g}" for value in row.probabilities)
-                    table.writerow([row.file, row.label, f"{row.confidence:.6g}", int(row.low), "", *values])
+                    label = "" if row.label is None else csv_cell(row.label)
+                    table.writerow([csv_cell(row.file), label, f"{row.confidence:.6g}", int(row.low), "", *values])
 
 
 def evaluate(
@@ -119,7 +120,7 @@ def evaluate(
 
     found = evaluate(run, data, split=split, data_dir=data_dir, skip_broken=skip_broken, device=device)
     if json:
-        print(json_module.dumps(found.to_dict(), indent=2))
+        echo(*json_module.dumps(found.to_dict(), indent=2).split("\n"))
         return
     from softbias.runs.printed import print_evaluation
 
@@ -145,5 +146,5 @@ def export(
     export(classifier.model, out, img_size=classifier.img_size)
     size = "height, width" if classifier.img_size is None else ", ".join(map(str, classifier.img_size))
     shape = f"images (batch, 3, {size}) to logits (batch, {len(classifier.output_names)})"
-    print(f"{out}: {out.stat().st_size / 1e6:,.1f} MB, {shape}")
-    print(f"pixels in [0, 1], normalized by mean {classifier.mean} and std {classifier.std}; {classifier.resize_mode} to size")
+    echo(f"{out}: {out.stat().st_size / 1e6:,.1f} MB, {shape}")
+    echo(f"pixels in [0, 1], normalized by mean {classifier.mean} and std {classifier.std}; {classifier.resize_mode} to size")

@@ -11,6 +11,7 @@ import tyro
 from softbias.bounds import Count, FilePath, Seed, ShortText
 from softbias.cli.parsing import flag, parse_options, switch
 from softbias.errors import SoftbiasError
+from softbias.terminal import echo
 
 
 def probe(
@@ -91,7 +92,7 @@ def probe(
         display=PrintedProbes(tables=not json),
     )
     if json:
-        print(json_module.dumps([plain_row(row) for rows in result.rows.values() for row in rows]))
+        echo(json_module.dumps([plain_row(row) for rows in result.rows.values() for row in rows]))
 
 
 def print_list() -> None:
@@ -101,7 +102,7 @@ def print_list() -> None:
     for name in list_probes():
         probe = find_probe(name)
         number = f"{probe.n:,} {'scenes' if probe.scenes else 'pictures'}, passes each: {probe.pass_text()}"
-        print(f"{name}\t{probe.about}\t{number if probe.n else 'weights alone'}")
+        echo(f"{name}\t{probe.about}\t{number if probe.n else 'weights alone'}")
 
 
 def probe_options(given: tuple[str, ...]) -> dict[str, dict[str, Any]]:

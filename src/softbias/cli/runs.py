@@ -16,6 +16,7 @@ from softbias.bounds import FilePath, ShortText
 from softbias.cli.parsing import flag, table
 from softbias.errors import SoftbiasError
 from softbias.pages.format import count, share
+from softbias.terminal import echo, make_console
 
 if TYPE_CHECKING:
     from softbias.runs.run import Run
@@ -53,12 +54,11 @@ def runs(
     rows = [row for row in list_rows(folders) if matches(row, data=data, model=model, arm=arm, status=status)]
     rows.sort(key=lambda row: (row["data"], row["arm"], row["train_fraction"], row["seed"]))
     if json:
-        print(json_module.dumps(rows, indent=1))
+        echo(*json_module.dumps(rows, indent=1).split("\n"))
         return
     if not rows:
-        print("no runs")
+        echo("no runs")
         return
-    from rich.console import Console
 
     terminal, numbers = sys.stdout.isatty(), ("train_fraction", "seed", "accuracy", "minutes")
     found = table("id", "status", "data", "arm", *numbers, "run", right=numbers, fold=("arm", "run") if terminal else ("run",))
@@ -67,10 +67,10 @@ def runs(
         minutes = "" if row["seconds"] is None else f"{row['seconds'] / 60:.1f}"
         words = [str(row[name]) for name in ("id", "status", "data", "arm")]
         found.add_row(*words, share(row["train_fraction"]), str(row["seed"]), accuracy, minutes, row["run"])
-    Console(width=None if terminal else WIDE).print(found)
+    make_console().print(found)
     for row in rows:
         if row["error"]:
-            print(f"{row['id']}: {row['error']}")
+            echo(f"{row['id']}: {row['error']}")
 
 
 def matches(row: dict[str, Any], **filters: str | None) -> bool:
@@ -163,18 +163,18 @@ def diff(
         sides.append({**flat(run.spec.to_dict()), **scores, **flat({"environment": run.environment()})})
     names = [name for name in dict.fromkeys((*sides[0], *sides[1])) if sides[0].get(name) != sides[1].get(name)]
     if json:
-        print(json_module.dumps({name: [side.get(name) for side in sides] for name in names}, indent=1, default=str))
+        plain = {name: [side.get(name) for side in sides] for name in names}
+        echo(*json_module.dumps(plain, indent=1, default=str).split("\n"))
         return
     if not names:
-        print(f"{both[0].path} and {both[1].path} do not differ")
+        echo(f"{both[0].path} and {both[1].path} do not differ")
         return
-    from rich.console import Console
 
     columns = ("", *(str(run.path) for run in both))
     found = table(*columns, fold=columns)
     for name in names:
         found.add_row(name, *(str(side.get(name, "–")) for side in sides))
-    Console(width=None if sys.stdout.isatty() else 140).print(found)
+    make_console().print(found)
 
 
 def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -214,15 +214,15 @@ def delete(
         raise SoftbiasError("which runs? softbias runs delete RUNS, or --data, --model, --arm, --status")
     rows = [row for row in list_rows([find_run(name).path for name in which]) if matches(row, **filters)]
     for row in rows:
-        print(f"{row['status']:9} {row['run']}")
+        echo(f"{row['status']:9} {row['run']}")
     if not rows:
-        print("no runs")
+        echo("no runs")
         return 0
     if not yes:
         if not sys.stdin.isatty():
             raise SoftbiasError("removing runs needs a confirmation, but there is no terminal to ask in; --yes removes them")
         if input(f"remove {count(len(rows), 'run')}? [y/N] ").strip().lower() not in ("y", "yes"):
-            print("nothing was removed")
+            echo("nothing was removed")
             return 0
     return remove(rows)
 
@@ -235,12 +235,12 @@ def remove(rows: Sequence[dict[str, Any]]) -> int:
         folder = Path(row["run"])
         claim = Store(folder.parent).claim(row["id"])
         if claim is None:
-            print(f"softbias: {folder} is being worked on and stays", file=sys.stderr)
+            echo(f"softbias: {folder} is being worked on and stays", file=sys.stderr)
             kept += 1
             continue
         with claim:
             folder.unlink() if folder.is_symlink() else shutil.rmtree(folder)  # tuning links to runs of the study
-    print(f"{count(len(rows) - kept, 'run')} removed")
+    echo(f"{count(len(rows) - kept, 'run')} removed")
     return 1 if kept else 0
 
 
@@ -262,9 +262,9 @@ def report(
 
     if len(runs) == 1 and out is None and Run(runs[0]).begun:
         page = Run(runs[0]).page()
-        print(f"{page}: {page.stat().st_size / 1e6:.1f} MB, opens offline")
+        echo(f"{page}: {page.stat().st_size / 1e6:.1f} MB, opens offline")
         return
     from softbias.study.report import write_report
 
     page = write_report(runs, out)
-    print(f"{page}: {page.stat().st_size / 1e6:.1f} MB, opens offline; {page.parent / 'figures'} has its charts and tables")
+    echo(f"{page}: {page.stat().st_size / 1e6:.1f} MB, opens offline; {page.parent / 'figures'} has its charts and tables")

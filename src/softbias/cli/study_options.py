@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional
 
-from softbias import environment
 from softbias.bounds import FilePath, LongText, ShortText, Side, Within, Workers
 from softbias.cli.parsing import flag, switch
 from softbias.errors import SoftbiasError
 from softbias.pages.format import count
+from softbias.terminal import echo, make_console
 
 if TYPE_CHECKING:
     from softbias.study.compare import Comparison
@@ -90,13 +90,13 @@ def run(spec: StudySpec, options: ExecutionOptions, perform: Callable[..., Compa
             baseline=options.baseline, checkpoints=options.keep_checkpoints, report=options.report, display=display,
         )  # fmt: skip
     except StudyStoppedError as stop:
-        print("softbias: stopped; the same command continues where it was", file=sys.stderr)
+        echo("softbias: stopped; the same command continues where it was", file=sys.stderr)
         return 128 + stop.signal
     show(done, options)
     for label, error in done.failed:
-        print(f"softbias: {label} failed: {error}", file=sys.stderr)
+        echo(f"softbias: {label} failed: {error}", file=sys.stderr)
     if done.failed:
-        print(f"softbias: {count(len(done.failed), 'run')} failed; the same command tries them again", file=sys.stderr)
+        echo(f"softbias: {count(len(done.failed), 'run')} failed; the same command tries them again", file=sys.stderr)
     wanted = options.report and not options.dry_run and len(done.runs)
     return 1 if done.failed or (wanted and done.report is None) else 0
 
@@ -106,24 +106,23 @@ def show(done: Comparison, options: ExecutionOptions) -> None:
         rows = json_module.loads(done.runs.to_json(orient="records", date_format="iso"))
         event = {"event": "study", "path": str(done.path), "runs": len(done.plan.runs), "missing": len(done.plan.missing)}
         event |= {"seconds": sum(done.plan.seconds.values()), "report": str(done.report) if done.report else None}
-        print(json_module.dumps({**event, "failed": [list(pair) for pair in done.failed], "rows": rows}), flush=True)
+        echo(json_module.dumps({**event, "failed": [list(pair) for pair in done.failed], "rows": rows}), flush=True)
         return
     if options.dry_run:
         if not options.quiet:
             show_plan(done)
         return
     if options.quiet:
-        print(done.report or done.path)
+        echo(done.report or done.path)
         return
     from softbias.study.comparison import print_accuracies
 
     print_accuracies(done.runs)
-    print(f"the report: {done.report}" if done.report else f"the runs: {done.path}")
+    echo(f"the report: {done.report}" if done.report else f"the runs: {done.path}")
 
 
 def show_plan(done: Comparison) -> None:
     """A row per arm and set: its runs, the missing ones, and the time that they take one after another."""
-    from rich.console import Console
     from rich.table import Table
 
     from softbias.pages.format import estimated_duration
@@ -141,4 +140,4 @@ def show_plan(done: Comparison) -> None:
         seconds = sum(done.plan.seconds.get(id, 0.0) for id in todo)
         cells = len(runs), len(todo), "–".join(map(str, steps)) or "by epochs", estimated_duration(seconds) if todo else ""
         table.add_row(arm, data, *map(str, cells))
-    Console(width=None if sys.stdout.isatty() else max(80, int(environment.variable("COLUMNS") or 120))).print(table)
+    make_console().print(table)

@@ -20,6 +20,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
+from softbias.files import csv_cell
 from softbias.pages import format, theme
 from softbias.pages.interactive import figure_sizes, key_mark, ordered_names, svg
 
@@ -109,7 +110,14 @@ def data_uri(content: bytes, kind: str = "image/png") -> str:
 
 def csv_uri(table: Any) -> str:
     """A pandas table as a CSV file inside a page."""
-    return data_uri(table.to_csv(index=False).encode(), "text/csv")
+    return data_uri(frame_csv(table).encode(), "text/csv")
+
+
+def frame_csv(table: Any) -> str:
+    """A pandas table as CSV, in which no text is a formula (see `files.csv_cell`)."""
+    safe = table.map(lambda value: csv_cell(value) if isinstance(value, str) else value)
+    text: str = safe.rename(columns=csv_cell).to_csv(index=False)
+    return text
 
 
 class Picture(TypedDict):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from softbias.classifier import Classifier
-from softbias.files import write_text
+from softbias.files import csv_cell, write_text
 from softbias.pages.format import measured, measured_interval
 from softbias.stats import wilson
 
@@ -119,7 +119,10 @@ def write_rows(rows: Rows, folder: Path, name: str) -> list[Path]:
     stream = io.StringIO(newline="")
     writer = csv.DictWriter(stream, columns_of(rows), restval="")
     writer.writeheader()
-    writer.writerows(map(plain_row, rows))
+    writer.writerows(
+        {column: csv_cell(value) if isinstance(value, str) else value for column, value in plain_row(row).items()}
+        for row in rows
+    )
     write_text(table, stream.getvalue())
     lines = ",\n".join(json.dumps(plain_row(row), ensure_ascii=False) for row in rows)
     write_text(records, f"[\n{lines}\n]\n")
@@ -203,7 +206,7 @@ def print_table(name: str, rows: Rows, console: Console) -> None:
         table.add_row(*cells, estimate(row), "–" if row.get("n") is None else f"{row['n']:,}")
     console.print(table)
     if len(chosen) > MOST_ROWS:
-        console.print(f"… and {len(chosen) - MOST_ROWS} rows more in the file", markup=False)
+        console.print(f"… and {len(chosen) - MOST_ROWS} rows more in the file")
 
 
 def cell_text(row: Row, column: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from softbias.pages import wording
 from softbias.pages.format import duration, interval, memory, percent
+from softbias.terminal import make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,10 +51,9 @@ def verdict(summary: Mapping[str, Any]) -> tuple[bool, str] | None:
 
 def print_summary(summary: Mapping[str, Any], path: Path, console: Console | None = None) -> None:
     """Print the scores of a finished run; without a terminal as plain text, one fact a line."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = console or Console(highlight=False)
+    console = console or make_console()
     rows = score_rows(summary) + cost_rows(summary)
     width = max(len(name) for name, _, _ in rows)
     line(console, Text(run_title(summary), style="bold"))
@@ -74,14 +74,13 @@ def print_summary(summary: Mapping[str, Any], path: Path, console: Console | Non
 
 
 def print_evaluation(found: Evaluation) -> None:
-    from rich.console import Console
 
-    console = Console(highlight=False)
+    console = make_console()
     for text in (*map(wording.text, found.notes), found.title):
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(text, soft_wrap=True)
     width = max(len(name) for name, _, _ in found.rows)
     for name, value, aside in found.rows:
-        console.print(f"  {name:{width}}  {value}  {aside}", markup=False, soft_wrap=True)
+        console.print(f"  {name:{width}}  {value}  {aside}", soft_wrap=True)
     print_classes(found.scores["classes"], console)
 
 

@@ -34,6 +34,7 @@ from softbias.probes.scenes import draw_examples
 from softbias.runs.opening import Source, is_built, unique
 from softbias.runs.probe_targets import DatasetCache, ProbeTarget, open_target, through_training
 from softbias.schema import checked_arguments
+from softbias.terminal import make_console
 
 DEFAULT = "locality,gates,masks"
 TIMED = 8  # images of the batch that is timed
@@ -68,13 +69,12 @@ class PrintedProbes(ProbeDisplay):
     """Progress and tables in the terminal; without tables, standard output is left to the caller."""
 
     def __init__(self, *, tables: bool = True) -> None:
-        from rich.console import Console
 
         self.tables = tables
-        self.console = Console(highlight=False, stderr=not tables)
+        self.console = make_console(stderr=not tables)
 
     def line(self, text: str) -> None:
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(text, soft_wrap=True)
         sys.stdout.flush()
 
     def begin(self, name: str, probe: Probe, model: str, n: int, seconds: float) -> None:

@@ -7,7 +7,6 @@ variation. The columns are named after them: seeds_low, seeds_high and images_lo
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
@@ -34,6 +33,7 @@ from softbias.stats import (
     wilson,
 )
 from softbias.study.headline import ALPHA, LEAST_SEEDS
+from softbias.terminal import make_console
 
 CELL = ["data", "train_fraction", "arm"]
 MEANS = ["top5", "balanced_accuracy", "macro_f1", "baseline_accuracy", "images_per_second", "seconds", "peak_memory"]
@@ -226,10 +226,9 @@ def cell_text(row: Any) -> str:
 
 def print_accuracies(frame: pd.DataFrame) -> None:
     """Accuracy of every arm at every fraction with its interval, and the raw-pixel baseline below, in a terminal."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    console = make_console()
     tables, legend = accuracy_tables(frame)
     for one in tables:
         table = Table(box=None, header_style="bold", pad_edge=False)

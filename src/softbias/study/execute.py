@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from softbias.environment import on_stop_signal
+from softbias.environment import StopSignal, on_stop_signal
 from softbias.study.estimate import time_steps
 from softbias.study.plan import PlannedRun, in_order
 from softbias.study.progress import StudyDisplay
@@ -25,12 +25,8 @@ ATTEMPTS = 3  # for a run whose process dies
 POLL = 1.0  # seconds between two looks at a run that another process works on
 
 
-class StudyStoppedError(KeyboardInterrupt):
+class StudyStoppedError(StopSignal):
     """The study was asked to stop (Ctrl-C, SIGTERM). Finished runs stay, and runs under way continue next time."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"stopped by signal {number}")
-        self.signal = number
 
 
 @dataclass(frozen=True)

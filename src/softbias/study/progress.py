@@ -13,6 +13,7 @@ from softbias.pages.format import estimated_duration
 from softbias.study.estimate import makespan
 from softbias.study.plan import PlannedRun
 from softbias.study.task import RunResult
+from softbias.terminal import echo, make_console
 
 
 class StudyDisplay:
@@ -93,25 +94,25 @@ class StudyLines(StudyDisplay):
     """A line per run that ends."""
 
     def message(self, text: str) -> None:
-        print(text, flush=True)
+        echo(text, flush=True)
 
     def done(self, run: PlannedRun, result: RunResult) -> None:
         super().done(run, result)
-        print(self.line(run, result), flush=True)
+        echo(self.line(run, result), flush=True)
 
 
 class StudyJson(StudyDisplay):
     """A line of JSON per event."""
 
     def message(self, text: str) -> None:
-        print(json.dumps({"event": "message", "text": text}), flush=True)
+        echo(json.dumps({"event": "message", "text": text}), flush=True)
 
     def start(self, run: PlannedRun) -> None:
-        print(json.dumps({"event": "start", **describe(run)}), flush=True)
+        echo(json.dumps({"event": "start", **describe(run)}), flush=True)
 
     def done(self, run: PlannedRun, result: RunResult) -> None:
         super().done(run, result)
-        print(json.dumps({"event": "run", **describe(run), **result.to_dict()}), flush=True)
+        echo(json.dumps({"event": "run", **describe(run), **result.to_dict()}), flush=True)
 
 
 class StudyBars(StudyDisplay):
@@ -119,10 +120,9 @@ class StudyBars(StudyDisplay):
 
     def __init__(self) -> None:
         super().__init__()
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        self.console = Console(highlight=False)
+        self.console = make_console()
         self.bars = Progress(
             BarColumn(24), TextColumn("{task.percentage:>3.0f} %"), TextColumn("{task.description}"),
             console=self.console, transient=True,
@@ -131,7 +131,7 @@ class StudyBars(StudyDisplay):
         self.whole: Any = None
 
     def message(self, text: str) -> None:
-        self.console.print(text, markup=False)
+        self.console.print(text)
 
     def begin(self, runs: Sequence[PlannedRun], missing: Sequence[PlannedRun], seconds: Mapping[str, float]) -> None:
         super().begin(runs, missing, seconds)

@@ -7,6 +7,8 @@ import sys
 import time
 from typing import Any
 
+from softbias.terminal import echo, make_console
+
 
 class Display:
     """Shows nothing; also for the other processes of a distributed run."""
@@ -44,27 +46,26 @@ class Lines(Display):
         self.last = 0.0
 
     def message(self, text: str) -> None:
-        print(text, flush=True)
+        echo(text, flush=True)
 
     def epoch(self, row: dict[str, Any]) -> None:
         if time.monotonic() - self.last > 2 or row["epoch"] >= row["epochs"]:
             self.last = time.monotonic()
-            print(describe(row), flush=True)
+            echo(describe(row), flush=True)
 
 
 class Json(Display):
     def message(self, text: str) -> None:
-        print(json.dumps({"event": "message", "text": text}), flush=True)
+        echo(json.dumps({"event": "message", "text": text}), flush=True)
 
     def epoch(self, row: dict[str, Any]) -> None:
-        print(json.dumps(row), flush=True)
+        echo(json.dumps(row), flush=True)
 
 
 class Bar(Display):
     """A rich progress bar with the time left and the latest numbers."""
 
     def __init__(self) -> None:
-        from rich.console import Console
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,
@@ -74,7 +75,7 @@ class Bar(Display):
         )
         from rich.table import Column
 
-        self.console = Console(highlight=False)
+        self.console = make_console()
         # 80 columns hold everything but the speed. A longer line is cut at its end, and no column is squeezed.
         whole = Column(no_wrap=True)
         rest = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
@@ -85,7 +86,7 @@ class Bar(Display):
         self.task = self.progress.add_task("", total=None)
 
     def message(self, text: str) -> None:
-        self.console.print(text, markup=False)
+        self.console.print(text)
 
     def start(self, step: int, total: int) -> None:
         self.progress.update(self.task, total=total, completed=step)

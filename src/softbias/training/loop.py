@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softbias.environment import on_stop_signal
+from softbias.environment import StopSignal, on_stop_signal
 from softbias.errors import SoftbiasError
 from softbias.files import sync, write_text
 from softbias.regularizers.attach import attached
@@ -183,12 +183,12 @@ def reason_to_end(prepared: Prepared, look: bool, end_of_epoch: bool) -> str | N
 
 @contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """A list that is filled when the process is asked to stop; a second Ctrl-C stops it at once."""
+    """A list that is filled when the process is asked to stop; a second request stops it at once."""
     received: list[int] = []
 
     def receive(number: int, _: Any) -> None:
         if received:
-            raise KeyboardInterrupt
+            raise StopSignal(number)
         received.append(number)
 
     with on_stop_signal(receive):

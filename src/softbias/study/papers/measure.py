@@ -23,6 +23,7 @@ from softbias.errors import describe_error
 from softbias.files import write_text
 from softbias.models import create_model
 from softbias.pages.charts import Axis, Chart, Series
+from softbias.pages.html import frame_csv
 from softbias.pages.static import save, sheet
 from softbias.runs.run import Run
 from softbias.stats import t_interval
@@ -103,7 +104,7 @@ def arms_in_order(folder: Path, frame: pandas.DataFrame) -> list[Arm]:
 def write_table(table: pandas.DataFrame, folder: Path, name: str) -> Path:
     path = folder / EXTRA / f"{name}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, table.to_csv(index=False))
+    write_text(path, frame_csv(table))
     return path
 
 

@@ -14,7 +14,7 @@ from softbias.errors import SoftbiasError
 from softbias.files import require_writable, write_bytes, write_text
 from softbias.pages.charts import Chart, Table, latex
 from softbias.pages.format import count
-from softbias.pages.html import render
+from softbias.pages.html import frame_csv, render
 from softbias.pages.static import png
 from softbias.study.headline import RULES, headline
 from softbias.study.report.accuracy import accuracy_blocks, differences_blocks, matching_blocks
@@ -79,13 +79,13 @@ def write_files(folder: Path, results: Results, sections: Iterable[dict[str, Any
     tables: list[Table] = [table for block in blocks for table in block.tables if table.rows]
     for chart in charts:
         assert chart.table is not None
-        write_text(folder / f"{chart.key}.csv", chart.table.to_csv(index=False))
+        write_text(folder / f"{chart.key}.csv", frame_csv(chart.table))
         write_bytes(folder / f"{chart.key}.png", png(chart))
     for table in tables:
         write_text(folder / f"{slug(table.key)}.tex", latex(table))
     frames = {"summary": results.summary, "differences": results.comparisons, "runs": results.material.frame}
     for name, frame in frames.items():
-        write_text(folder / f"{name}.csv", frame.to_csv(index=False))
+        write_text(folder / f"{name}.csv", frame_csv(frame))
 
 
 def render_report(results: Results, sections: list[dict[str, Any]], published: Table) -> str:

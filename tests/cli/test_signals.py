@@ -1,0 +1,100 @@
+"""Ctrl-C ends with 130 and SIGTERM with 143, whenever they come and however often."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from softbias.environment import StopSignal
+from softbias.training.loop import stop_signals
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+LONG = [
+    "--model",
+    "deit_nano",
+    "--recipe",
+    "quick",
+    "--epochs",
+    "100000",
+    "--img-size",
+    "16",
+    "--device",
+    "cpu",
+    "--trackers",
+    "none",
+]
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "softbias", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def status(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """The exit status as a shell shows it, and what was printed to stderr."""
+    _, err = process.communicate(timeout=60)
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode, err
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("wait", [0.3, 1.2])
+def test_a_signal_during_the_imports_of_a_command(number, wait, tmp_path):
+    process = start("probe", "convit_nano", "--probes", "all", "--data", "fashion", "--out", str(tmp_path))
+    time.sleep(wait)
+    process.send_signal(number)
+    found, err = status(process)
+    assert found == 128 + number
+    assert wait < 1 or "Traceback" not in err  # before our first line Python itself answers
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_second_signal_during_a_training_says_which_one_it_was(number):
+    with stop_signals() as received:
+        os.kill(os.getpid(), number)
+        assert received == [number]
+        with pytest.raises(StopSignal) as stop:
+            os.kill(os.getpid(), number)
+    assert stop.value.signal == number
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SIGNALS)
+def test_two_signals_to_a_training_end_it_with_the_status_of_the_signal(number, image_folder, tmp_path):
+    process = start("fit", str(image_folder), *LONG, "--out", str(tmp_path / "run"))
+    assert process.stdout is not None
+    while "epoch" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(number)
+    process.send_signal(number)
+    found, err = status(process)
+    assert found == 128 + number and "Traceback" not in err
+
+
+def test_a_second_signal_ends_a_process_that_does_not_react_to_the_first():
+    code = (
+        "import sys, time\n"
+        "from softbias import environment\n"
+        "with environment.stop_at_once():\n"
+        "    try:\n"
+        "        print('ready', flush=True); time.sleep(60)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('first', flush=True); time.sleep(60)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "first\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    process.stdout.close()
