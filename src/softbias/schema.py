@@ -54,7 +54,7 @@ def read_json(path: Path) -> Any:
     """The content of a JSON file; a file that holds something else is an error that names it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # of JSON, or of UTF-8
+    except (ValueError, RecursionError) as error:  # of JSON, or of UTF-8
         raise SchemaError(f"{path} is not JSON: {in_one_line(error)}") from error
 
 

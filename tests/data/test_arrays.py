@@ -138,7 +138,7 @@ def test_a_class_without_images_is_mentioned(tmp_path):
         ({"x": X, "y": Y, "class_names": ["a", "b"]}, "2 class names allow the labels 0 to 1, but they go from 0 to 2"),
         ({"x": X, "y": Y - 1}, "the smallest is -1"),
         ({"x": X, "y": np.eye(6)}, r"its shape is \(6, 6\); one-hot rows need \.argmax\(1\)"),
-        ({"x": X, "y": Y + 0.5}, "whole numbers or strings, but is float64"),
+        ({"x": X, "y": Y + 0.5}, "whole numbers from 0 on, or strings, but is float64 from 0.5 to 2.5"),
         ({"x": X, "y": np.array(list("ababab")), "classes": ["a", "c"]}, "labels b are not among the class names a, c"),
         ({"x": X, "y": Y * 0}, "at least two pictures and two classes, but there are 6 and 1"),
         ({"x": X[:1], "y": Y[:1]}, "there are 1 and 1"),
@@ -151,6 +151,17 @@ def test_a_class_without_images_is_mentioned(tmp_path):
             r"one size, but x_test has \(4, 10\) beside \(8, 10\)",
         ),
         ({"x_train": X[:2], "y_train": Y[:2], "x_test": X, "y_test": Y}, "no picture in train to learn from: 2"),
+        ({"x_train": X, "y_train": Y, "x_test": X[:0], "y_test": Y[:0]}, "x_test has no pictures; leave the array out"),
+        ({"x": X.astype(str), "y": Y}, "x must be numbers: .* but is <U3"),
+        ({"x": X.astype("V4"), "y": Y}, r"x must be numbers: .* but is \|V4"),
+        ({"x": X, "y": np.array([0, 1, np.inf] * 2)}, "whole numbers from 0 on, or strings, but is float64 from 0.0 to inf"),
+        ({"x": X, "y": Y.astype(np.uint64) + 2**63}, "whole numbers from 0 on, or strings, but is uint64 from"),
+        ({"x": X, "y": np.array([b"\xe9", b"a"] * 3)}, "y must be text in UTF-8, but is not"),
+        ({"x": X, "y": np.frombuffer(np.array([0x110000, 65] * 3, "<u4"), "<U1")}, "y must be text in UTF-8, but is not"),
+        ({"x": X, "y": np.array(["\udce9", "a"] * 3)}, r"text that can be written, but there is '\\\\xe9'"),
+        ({"x": X, "y": Y, "classes": list("aab")}, "must differ, but a stands there more than once"),
+        ({"x": X, "y": Y, "classes": ["a", "", "b"]}, "text that can be written, but there is ''"),
+        ({"x": X, "y": Y, "classes": [0.5, np.nan, 1]}, "classes must be strings or whole numbers, but is float64"),
     ],
 )
 def test_arrays_that_do_not_match_are_refused(tmp_path, arrays, message):
@@ -205,10 +216,41 @@ def forged(path: Path, shape: tuple[int, ...], dtype: str = "|u1", content: byte
     return path
 
 
-@pytest.mark.parametrize("shape", [(10**9, 10**3, 10**3, 3), (6, 8, 10, 3), (2**63,)])
+@pytest.mark.parametrize("shape", [(10**8, 10**3, 10**3, 3), (6, 8, 10, 3), (2**63,), (2**62, 4, 1, 1), (-1, 8, 8, 3)])
 def test_a_size_that_cannot_be_is_refused_from_the_header(tmp_path, shape):
     with pytest.raises(SoftbiasError, match=r"the array images cannot be read: its header states uint8 of shape"):
         read_arrays(forged(tmp_path / "set.npz", shape))
+    with zipfile.ZipFile(tmp_path / "set.npz") as file:
+        file.extractall(tmp_path / "folder")
+    with pytest.raises(SoftbiasError, match=r"the array images cannot be read: its header states uint8 of shape"):
+        read_arrays(tmp_path / "folder")
+
+
+@pytest.mark.parametrize("header", [b"(" * 9000, b"{" * 9000, b"\xff" * 90, b"", b"{'descr': '|u1', 'shape': 'a'}\n"])
+def test_headers_that_are_no_headers_are_a_clear_error(tmp_path, header):
+    content = b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little") + header
+    (tmp_path / "images.npy").write_bytes(content)
+    np.save(tmp_path / "labels.npy", Y)
+    with zipfile.ZipFile(tmp_path / "set.npz", "w") as file:
+        file.writestr("images.npy", content)
+        file.write(tmp_path / "labels.npy", "labels.npy")
+    for source in (tmp_path, tmp_path / "set.npz"):
+        with pytest.raises(SoftbiasError, match="the array images cannot be read"):
+            read_arrays(source)
+
+
+def test_an_array_that_no_memory_can_hold_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    path = tmp_path / "set.npz"
+    np.savez_compressed(path, images=X, labels=Y)
+    monkeypatch.setattr("softbias.data.array_files.memory", lambda: X.nbytes - 1)
+    with pytest.raises(SoftbiasError, match=r"the array images cannot be read: it needs .* this machine has"):
+        read_arrays(path)
+
+
+def test_numbers_of_another_byte_order_are_read_as_they_are(tmp_path):
+    data = read_arrays(npz(tmp_path / "a.npz", x=X.astype(">u2") * 257, y=Y.astype(">i4")))
+    np.testing.assert_array_equal(data.images, X)
+    np.testing.assert_array_equal(data.labels, Y)
 
 
 def test_an_archive_that_states_more_than_it_can_hold_is_refused(tmp_path):
@@ -232,6 +274,8 @@ def test_an_archive_that_states_more_than_it_can_hold_is_refused(tmp_path):
         ({"coarse": ["a"]}, r"classes\.json: fine is missing"),
         ({"fine": ["a", None]}, r"classes\.json: fine\[1\] must be text, but is None"),
         ("abc", r"classes\.json: the whole must be a list"),
+        (["a", "b", "a"], "the class names must differ, but a stands there more than once"),
+        (["a", "b", "\ud800"], "the class names must be text that can be written"),
     ],
 )
 def test_names_of_classes_are_checked_field_by_field(tmp_path, classes, message):

@@ -238,6 +238,10 @@ def test_a_split_column_takes_the_usual_names_and_may_be_empty(tmp_path):
         ("path,label\na,x\nb,x\n", "only one: 'x'"),
         ("path,label\na,x\n", "only one"),
         ("path,label\n", "no pictures"),
+        ("path,label\na,x\n./a,y\n", "lists 1 picture more than once: a"),
+        ("path,label\na,x\nb\0,y\n", "line 3 has zero bytes"),
+        ("p\0a\0t\0h\0,\0", "line 1 has zero bytes: .*UTF-16"),
+        (f"path,label\na,x\n{'b' * 5000},y\n", "1 of 2 pictures not found"),
     ],
 )
 def test_tables_that_do_not_match_are_refused_with_the_line(tmp_path, text, message):
@@ -245,6 +249,12 @@ def test_tables_that_do_not_match_are_refused_with_the_line(tmp_path, text, mess
     (tmp_path / "set.csv").write_text(text)
     with pytest.raises(ValueError, match=message):
         list_csv(tmp_path / "set.csv")
+
+
+def test_two_ways_to_write_a_letter_are_one_class(tmp_path):
+    tree(tmp_path, *"abc")
+    (tmp_path / "set.csv").write_text("path,label\na,é\nb,e\u0301\nc,z\n", encoding="utf-8")
+    assert list_csv(tmp_path / "set.csv").class_names == ("é", "z")
 
 
 def test_a_table_that_is_not_utf8_says_so_where_it_matters(tmp_path):

@@ -12,6 +12,7 @@ import softbias
 from softbias.environment import git_hash
 from softbias.errors import SoftbiasError
 from softbias.runs.fit import fit, run_fit
+from softbias.runs.predictions import Predictions
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
 from softbias.training.loop import DivergedError
@@ -183,3 +184,23 @@ def test_a_file_system_without_locks_is_trained_on(tmp_path, monkeypatch):
     run = Run(tmp_path / "run")
     run.open(RunSpec("fashion", "deit_nano", Recipe()), resume=False)
     run.close()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"index": np.zeros((2, 2), np.int64)},
+        {"label": np.array(["a", "b"])},
+        {"label": np.zeros(3, np.int64)},
+        {"probabilities": np.zeros(2, np.float32)},
+        {"probabilities": np.zeros((2, 3), np.complex64)},
+        {"files": np.array(["a"])},
+        {"files": np.array([1.5, 2.5])},
+    ],
+)
+def test_predictions_of_another_form_are_refused_by_the_name_of_the_column(tmp_path, changed):
+    (name,) = changed
+    columns = {"index": np.arange(2), "label": np.arange(2), "probabilities": np.zeros((2, 3), np.float32)}
+    np.savez(tmp_path / "predictions.npz", **columns | changed)
+    with pytest.raises(SoftbiasError, match=f"predictions.npz: {name} must be"):
+        Predictions.read(tmp_path / "predictions.npz")

@@ -1,4 +1,4 @@
-"""Pictures that are numbers already: an .npz file, or a folder of .npy files. Nothing in them is ever unpickled.
+"""Pictures that are numbers already: an .npz file, or a folder of .npy files. See `array_files`.
 
     images, labels                                     one set, no splits (also x, y)
     train_images, train_labels, test_images, …         splits as given (also x_train, y_train, …; val or valid)
@@ -10,23 +10,20 @@ Labels: whole numbers or strings; without class names the values that occur are 
 
 from __future__ import annotations
 
-import math
-import zipfile
-import zlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from softbias.data.array_files import ArrayFiles
 from softbias.data.dataset import Dataset
 from softbias.data.folders import natural
 from softbias.data.listing import SPLIT_NAMES, refuse_unlearned_classes, some
 from softbias.errors import SoftbiasError, in_one_line
-from softbias.files import require_regular
+from softbias.files import escaped
 from softbias.notes import Note
 from softbias.schema import from_plain, read_json
 
@@ -34,72 +31,11 @@ IMAGES = ("images", "x")
 LABELS = ("labels", "label", "y")
 NAMES = ("class_names", "classes")
 CLASSES_FILE = "classes.json"
-DEFLATE = 1032  # bytes at most that one compressed byte stands for
-DAMAGE = (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+LARGEST = 2**53  # of a label; up to here floats are exact
 
 
 class FineClasses(TypedDict):
     fine: tuple[str, ...]
-
-
-class ArrayFiles:
-    """The arrays of an .npz file, or of a folder of .npy files, by name; a header is checked before its array is read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.zip: zipfile.ZipFile | None = None
-        if path.is_dir():
-            self.names = [file.stem for file in sorted(path.glob("*.npy")) if file.is_file()]
-            return
-        if path.suffix.lower() == ".npy":
-            raise SoftbiasError(f"{path} is one array; give the folder that holds images.npy and labels.npy")
-        try:
-            require_regular(path, path.stat().st_mode)
-            self.zip = zipfile.ZipFile(path)
-        except DAMAGE as error:
-            raise SoftbiasError(f"{path} cannot be read as .npz: {in_one_line(error)}") from error
-        self.names = [name.removesuffix(".npy") for name in self.zip.namelist() if name.endswith(".npy")]
-
-    def __enter__(self) -> ArrayFiles:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.zip is not None:
-            self.zip.close()
-
-    def read(self, name: str) -> NDArray[Any]:
-        """One array; from a folder it is a memory map."""
-        if name not in self.names:
-            raise SoftbiasError(f"{self.path}: the array {name} is missing; it has {some(self.names) or 'none'}")
-        try:
-            if self.zip is None:
-                mapped: NDArray[Any] = np.load(self.path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-                return mapped
-            with self.zip.open(f"{name}.npy") as member:
-                entry = self.zip.getinfo(f"{name}.npy")
-                require_size(member, entry.file_size, DEFLATE * entry.compress_size)
-            with self.zip.open(f"{name}.npy") as member:
-                array: NDArray[Any] = npy.read_array(member, allow_pickle=False)
-                return array
-        except DAMAGE as error:
-            reason = "too large for the memory" if isinstance(error, MemoryError) else in_one_line(error)
-            raise SoftbiasError(f"{self.path}: the array {name} cannot be read: {reason}") from error
-
-
-def require_size(member: IO[bytes], size: int, most: int) -> None:
-    """Refuse an array whose header states another size than its file has, before memory is taken for it.
-
-    size   of the file in bytes, as the archive states it
-    most   bytes that the compressed file can stand for
-    """
-    version = npy.read_magic(member)
-    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, _, dtype = read_header(member)
-    if dtype.hasobject:
-        raise SoftbiasError("it holds Python objects, which are never unpickled")
-    claimed = math.prod(shape) * dtype.itemsize
-    if claimed != size - member.tell() or size > most:
-        raise SoftbiasError(f"its header states {dtype} of shape {shape}, {claimed:,} bytes, but the file has others")
 
 
 def is_array_folder(path: Path) -> bool:
@@ -127,6 +63,8 @@ def read_arrays(path: str | Path) -> Dataset:
         start = 0
         for split, image_key, label_key in _pairs(path, given):
             part = as_images(arrays.read(image_key), f"{path}: {image_key}")
+            if not len(part):
+                raise SoftbiasError(f"{path}: {image_key} has no pictures; leave the array out, or add some")
             part_labels = _as_labels(arrays.read(label_key), f"{path}: {label_key}")
             if len(part) != len(part_labels):
                 raise SoftbiasError(
@@ -141,9 +79,11 @@ def read_arrays(path: str | Path) -> Dataset:
                 splits[split] = np.arange(start, start + len(part))
             start += len(part)
         key = next((given[name] for name in NAMES if name in given), None)
-        named = None if key is None else [str(name) for name in arrays.read(key).ravel()]
+        named = None if key is None else as_text(arrays.read(key).ravel(), f"{path}: {key}")
     if path.is_dir() and (path / CLASSES_FILE).is_file():
         named = list(read_class_names(path / CLASSES_FILE))
+    if named is not None:
+        require_names(named, f"{path}: the class names")
     numbers, class_names, notes = _number(path, np.concatenate(labels), named)
     if len(numbers) < 2 or len(class_names) < 2:
         raise SoftbiasError(
@@ -174,7 +114,30 @@ def as_images(values: NDArray[Any], what: str = "images") -> NDArray[np.uint8]:
     return np.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else np.ascontiguousarray(images)
 
 
+def as_text(values: NDArray[Any], what: str) -> list[str]:
+    """Names out of an array of strings, or of whole numbers."""
+    if values.dtype.kind not in "iubUS":
+        raise SoftbiasError(f"{what} must be strings or whole numbers, but is {values.dtype}")
+    try:
+        plain = np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
+        return [str(value) for value in plain.tolist()]
+    except (UnicodeDecodeError, SystemError, ValueError) as error:  # bytes in another encoding; no code points
+        raise SoftbiasError(f"{what} must be text in UTF-8, but is not: {in_one_line(error)}") from error
+
+
+def require_names(names: Sequence[str], what: str) -> None:
+    """Refuse class names that cannot be told from each other, or cannot be written."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise SoftbiasError(f"{what} must differ, but {some(twice)} stands there more than once")
+    wrong = [name for name in names if not name.strip() or escaped(name) != name]
+    if wrong:
+        raise SoftbiasError(f"{what} must be text that can be written, but there is {escaped(wrong[0])!r}")
+
+
 def _as_bytes(values: NDArray[Any], what: str) -> NDArray[np.uint8]:
+    if values.dtype.kind not in "biuf":
+        raise SoftbiasError(f"{what} must be numbers: bytes (uint8), or floats between 0 and 1, but is {values.dtype}")
     if values.dtype == np.uint8:
         return values
     if values.dtype == np.bool_:
@@ -199,12 +162,13 @@ def _as_labels(values: NDArray[Any], what: str) -> NDArray[Any]:
         raise SoftbiasError(
             f"{what} must have one label per picture, but its shape is {values.shape}; one-hot rows need .argmax(1)"
         )
-    if values.dtype.kind == "f" and np.all(values == np.floor(values)):
+    if values.dtype.kind == "f" and np.all(np.abs(values) < LARGEST) and np.all(values == np.floor(values)):
         values = values.astype(np.int64)
-    if values.dtype.kind == "S":
-        values = np.char.decode(values, "utf-8")
-    if values.dtype.kind not in "iubU":
-        raise SoftbiasError(f"{what} must be whole numbers or strings, but is {values.dtype}")
+    if values.dtype.kind in "SU":
+        return np.array(as_text(values, what), np.str_)
+    if values.dtype.kind not in "iub" or (len(values) and values.max() >= LARGEST):
+        given = f"{values.dtype} from {values.min()} to {values.max()}" if values.dtype.kind in "fiu" else str(values.dtype)
+        raise SoftbiasError(f"{what} must be whole numbers from 0 on, or strings, but is {given}")
     return values
 
 
@@ -214,6 +178,7 @@ def _number(
     """Labels counted from 0, class names, and a note where numbers had to change."""
     if labels.dtype.kind == "U":
         names = sorted({str(label) for label in labels}, key=natural) if named is None else named
+        require_names(names, f"{path}: labels")
         number = {name: index for index, name in enumerate(names)}
         unknown = sorted({str(label) for label in labels} - set(names))
         if unknown:

@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from softbias.data.arrays import CLASSES_FILE, ArrayFiles, read_arrays, read_class_names
+from softbias.data.array_files import ArrayFiles
+from softbias.data.arrays import CLASSES_FILE, as_text, read_arrays, read_class_names
 from softbias.data.cache import Progress, decode_pack
 from softbias.data.dataset import Dataset
 from softbias.data.decode import Images, in_order, load, resize_all, resized, stack
@@ -78,7 +79,7 @@ def npz_pack(request: DatasetRequest, file: str, splits: Sequence[str], *notes: 
                 return decode_files(files, len(labels), size, request.resize_mode)
 
             images = decode_pack([path], size, request.resize_mode, decode)
-        names = tuple(str(name) for name in classes.tolist())
+        names = tuple(as_text(classes.ravel(), "classes"))
         data = Dataset(request.name, images, labels, names, splits_of([splits[number] for number in split]))
     except SoftbiasError as error:
         raise SoftbiasError(f"the pack {path} cannot be read ({error}): fetch it again, or remove it") from error

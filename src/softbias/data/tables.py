@@ -10,9 +10,10 @@ import csv
 import io
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -73,7 +74,7 @@ def read_table(path: Path, needed: Sequence[str] = ("path", "label")) -> dict[st
             file = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
             head = file.readline()
             file.seek(0)
-            reader = csv.reader(file, delimiter=max("\t;,", key=head.count))
+            reader = csv.reader(without_zeros(path, file), delimiter=max("\t;,", key=head.count))
             columns = [name.strip().casefold() for name in next(reader, [])]
             lines = [(reader.line_num, row) for row in reader if any(row)]
     except OSError as error:
@@ -90,7 +91,7 @@ def read_table(path: Path, needed: Sequence[str] = ("path", "label")) -> dict[st
     for column, names in COLUMNS.items():
         found = next((name for name in names if name in table), None)
         if found is not None:
-            table[column] = table[found] if column == "path" else [value.strip() for value in table[found]]
+            table[column] = table[found] if column == "path" else [normalize("NFC", value.strip()) for value in table[found]]
             if column != "path" and "label" in needed:
                 require_utf8(path, found, [number for number, _ in lines], table[column])
         elif column in needed:
@@ -102,10 +103,18 @@ def read_table(path: Path, needed: Sequence[str] = ("path", "label")) -> dict[st
         empty = [str(number) for (number, _), value in zip(lines, table[column], strict=True) if not value]
         if empty:
             raise SoftbiasError(f"{path}: there is no {column} in line {some(empty)}")
-    twice = [name for name, count in Counter(table["path"]).items() if count > 1]
+    twice = [name for name, count in Counter(map(os.path.normpath, table["path"])).items() if count > 1]
     if twice:
-        raise SoftbiasError(f"{path} lists {counted_images(len(twice))} more than once: {some(twice)}; list each one once")
+        named = escaped(some(twice))
+        raise SoftbiasError(f"{path} lists {counted_images(len(twice))} more than once: {named}; list each one once")
     return table
+
+
+def without_zeros(path: Path, lines: Iterable[str]) -> Iterator[str]:
+    for number, line in enumerate(lines, start=1):
+        if "\0" in line:
+            raise SoftbiasError(f"{path}, line {number} has zero bytes: it is no table, or one in UTF-16; save it as CSV UTF-8")
+        yield line
 
 
 def require_utf8(path: Path, column: str, numbers: Sequence[int], values: Sequence[str]) -> None:

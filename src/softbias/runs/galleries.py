@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from softbias.data.array_files import ArrayFiles
 from softbias.data.augment.apply import normalize
 from softbias.data.dataset import Dataset
 from softbias.data.splits import Split
@@ -195,10 +196,10 @@ def recorded(folder: Path) -> list[RecordedMaps]:
     if not ((folder / BEFORE).is_file() and (folder / AFTER).is_file()):
         return []
     found = []
-    with np.load(folder / AFTER) as after:
-        for layer, name, _ in (key.split("/") for key in after.files if key.endswith("/value")):
+    with ArrayFiles(folder / AFTER) as after:
+        for layer, name, _ in (key.split("/") for key in after.names if key.endswith("/value")):
             words = f"{layer}/{name}/words"
-            found.append(RecordedMaps(name, int(layer), str(after[words][1]) if words in after.files else ""))
+            found.append(RecordedMaps(name, int(layer), str(after.read(words)[1]) if words in after.names else ""))
     return sorted(found, key=lambda each: (each.name, each.layer))
 
 
@@ -212,13 +213,13 @@ def draw_maps(folder: Path, name: str, layer: int, theme: str = "light") -> byte
     from matplotlib.patches import Rectangle
 
     key = f"{layer}/{name}"
-    with np.load(folder / BEFORE) as before, np.load(folder / AFTER) as after:
-        images = after["pictures"]
-        height, width = after[f"{layer}/grid"]
-        matrix = after[f"{key}/matrix"] if f"{key}/matrix" in after.files else None
-        title = str(after[f"{key}/words"][0]) if matrix is not None else ""
-        maps = [file[f"{layer}/map"] for file in (before, after)]
-        values = [file[f"{key}/value"] for file in (before, after)]
+    with ArrayFiles(folder / BEFORE) as before, ArrayFiles(folder / AFTER) as after:
+        images = after.read("pictures")
+        height, width = after.read(f"{layer}/grid")
+        matrix = after.read(f"{key}/matrix") if f"{key}/matrix" in after.names else None
+        title = str(after.read(f"{key}/words")[0]) if matrix is not None else ""
+        maps = [file.read(f"{layer}/map") for file in (before, after)]
+        values = [file.read(f"{key}/value") for file in (before, after)]
     paper, ink = PALETTE[theme]["paper"], PALETTE[theme]["ink"]
     columns = 5 if matrix is None else 7
     figure = new_figure(1.6 * columns, 1.75 * len(images) + 0.45, paper=paper)

@@ -11,7 +11,6 @@ files           (n,) text, where the set consists of files
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softbias.errors import SoftbiasError, in_one_line
+from softbias.data.array_files import ArrayFiles
+from softbias.data.arrays import as_text
+from softbias.errors import SoftbiasError
 from softbias.files import replacing
 
 if TYPE_CHECKING:
@@ -79,13 +80,18 @@ class Predictions:
 
     @staticmethod
     def read(path: Path) -> Predictions:
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                files = tuple(file["files"].tolist()) if "files" in file else None
-                found = Predictions(file["index"], file["label"], file["probabilities"], files)
-        except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise SoftbiasError(f"{path} cannot be read: {in_one_line(error)}") from error
-        n = len(found.index)
-        if found.labels.shape != (n,) or found.probabilities.shape[:1] != (n,) or (files is not None and len(files) != n):
-            raise SoftbiasError(f"{path} cannot be read: its columns differ in length")
-        return found
+        with ArrayFiles(path) as file:
+            index, labels, probabilities = (file.read(name) for name in ("index", "label", "probabilities"))
+            files = tuple(as_text(file.read("files"), f"{path}: files")) if "files" in file.names else None
+        n = len(index) if index.ndim else 0
+        for name, array, kinds, shape in (
+            ("index", index, "iu", (n,)),
+            ("label", labels, "iu", (n,)),
+            ("probabilities", probabilities, "f", (n, *probabilities.shape[1:2])),
+        ):
+            if array.dtype.kind not in kinds or array.shape != shape or array.ndim != (2 if name == "probabilities" else 1):
+                what = "numbers, one row" if name == "probabilities" else "whole numbers, one"
+                raise SoftbiasError(f"{path}: {name} must be {what} per picture, but is {array.dtype} of shape {array.shape}")
+        if files is not None and len(files) != n:
+            raise SoftbiasError(f"{path}: files must be one name per picture, {n}, but are {len(files)}")
+        return Predictions(index, labels, probabilities, files)
