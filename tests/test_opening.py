@@ -131,10 +131,11 @@ def test_explain_probe_and_app_show_a_killed_run_and_say_where_it_stands(killed,
 
 
 @pytest.mark.parametrize("command", [["explain", "RUN", "x.png"], ["probe", "RUN"], ["app", "RUN", "--no-browser"]])
-def test_a_run_without_any_checkpoint_says_what_to_do_in_one_line(killed, tmp_path, capsys, command):
+def test_a_run_without_any_checkpoint_says_what_to_do_in_one_line(killed, picture, tmp_path, capsys, command):
     (tmp_path / "run").mkdir()
     shutil.copy(killed / "config.yaml", tmp_path / "run")
-    assert main([word.replace("RUN", str(tmp_path / "run")) for word in command]) == 2
+    words = {"RUN": str(tmp_path / "run"), "x.png": str(picture)}
+    assert main([words.get(word, word) for word in command]) == 2
     printed = capsys.readouterr().err
     assert "it has no checkpoint yet" in printed and "with --resume" in printed and printed.count("\n") == 1
 

@@ -173,6 +173,7 @@ class Summary(TypedDict):
     test: NotRequired[dict[str, Any] | None]
     baseline: NotRequired[dict[str, Any] | None]
     regularize: NotRequired[list[str]]
+    selected: NotRequired[Literal["best", "last"]]
     best_epoch: NotRequired[int | None]
     validation_accuracy: NotRequired[float | None]
     peak_memory: NotRequired[int]
