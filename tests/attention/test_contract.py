@@ -15,6 +15,7 @@ from softbias.grid import Grid
 TABLE: list[tuple[str, int, Grid, dict[str, Any]]] = [  # name, heads, grid, options
     ("full", 4, Grid(3, 5), {}),
     ("full", 2, Grid(4, 4, prefix=1), {"qkv_bias": False}),
+    ("full", 2, Grid(3, 5, prefix=1), {"temperature": True, "mask_self": True}),
     ("positional", 4, Grid(3, 5), {"strength": 0.5}),
     ("positional", 2, Grid(4, 3, prefix=2), {"centers": "rectangular"}),
     ("positional", 4, Grid(3, 5), {"content": False}),

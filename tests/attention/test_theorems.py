@@ -345,3 +345,13 @@ def test_a_window_never_looks_outside_and_misses_nothing_inside(grid, window, mo
         assert torch.equal(head > 0, wanted)
     jacobian = torch.autograd.functional.jacobian(layer, x, vectorize=True)  # (1, N, C, 1, N, C)
     assert torch.equal(jacobian[0, :, :, 0].abs().amax((1, 3)) > 0, wanted)
+
+
+def test_a_token_that_may_not_look_at_itself_does_not_and_a_high_temperature_picks_one():
+    layer = Full(16, 2, Grid(3, 4), temperature=True, mask_self=True).double()
+    x = torch.randn(1, 12, 16, generator=torch.Generator().manual_seed(0)).double()
+    assert layer.attention_map(x).diagonal(dim1=-2, dim2=-1).abs().max() == 0
+    torch.nn.init.constant_(layer.temperature, 1e6)
+    torch.testing.assert_close(layer.attention_map(x).amax(-1), torch.ones(1, 2, 12).double())
+    torch.nn.init.zeros_(layer.temperature)
+    torch.testing.assert_close(layer.attention_map(x).amax(-1), torch.full((1, 2, 12), 1 / 11).double())

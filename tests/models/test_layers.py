@@ -5,9 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
+from torch.nn.functional import conv2d
 
-from softbias.models.vit import DropPath
+import softbias
+from softbias.errors import SoftbiasError
+from softbias.grid import Grid
+from softbias.models import build
+from softbias.models.layers import DepthwiseFeedForward, DropPath, FeedForward, SequencePool, shifted_products
+from softbias.models.spec import Layer, ModelSpec, spec_from_dict
 
 
 def test_a_path_is_dropped_as_timm_drops_it():
@@ -29,3 +36,105 @@ def test_models_are_made_without_importing_timm_or_the_compiler():
     code = "import sys, softbias.models; print({'timm', 'torchvision', 'torch._dynamo', 'triton'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+PARTS = {
+    "stem": ["conv", "shifted"],
+    "feed_forward": ["dwconv"],
+    "pool": ["sequence"],
+    "layer_scale": [0.1],
+}
+CASES = [(name, value) for name, values in PARTS.items() for value in values]
+
+
+def spec_with(attention: str = "full", **parts: object) -> ModelSpec:
+    plain = {"img_size": (24, 16), "patch_size": (4, 4), "width": 32, "heads": 4, "num_classes": 5, "class_token": None}
+    return ModelSpec(**{**plain, "pool": "average", "layers": (Layer(attention),) * 2, **parts})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("attention", ["full", "gated", "masked", "window"])
+@pytest.mark.parametrize(("name", "value"), CASES)
+def test_every_part_goes_with_every_attention(attention, name, value, tmp_path):
+    spec = spec_with(attention, **{name: value})
+    assert spec_from_dict(spec.to_dict()) == spec
+    model = build(spec).eval()
+    images = torch.randn(2, 3, 24, 16)
+    logits = model(images)
+    assert logits.shape == (2, 5) and logits.isfinite().all()
+    logits.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    softbias.save(model, tmp_path / "model")
+    torch.testing.assert_close(softbias.load(tmp_path / "model")(images), logits)
+    assert softbias.resize(model, (32, 32))(torch.randn(1, 3, 32, 32)).shape == (1, 5)
+    torch.testing.assert_close(softbias.resize(model, (24, 16))(images), logits)
+
+
+@pytest.mark.parametrize(("name", "value"), CASES)
+def test_every_part_can_be_traced_and_runs_in_half_precision(name, value):
+    model, images = build(spec_with(**{name: value})).eval(), torch.randn(2, 3, 24, 16)
+    program = torch.export.export(model, (images,)).module()
+    torch.testing.assert_close(program(images), model(images))
+    with torch.autocast("cpu", torch.bfloat16):
+        half = model(images)
+    torch.testing.assert_close(half.float(), model(images), rtol=0.1, atol=0.05)
+
+
+def test_a_depthwise_feed_forward_whose_convolution_is_zero_is_a_plain_one():
+    deep, plain = DepthwiseFeedForward(16, 32, Grid(3, 5, prefix=1)), FeedForward(16, 32, "gelu")
+    plain.load_state_dict({name: tensor for name, tensor in deep.state_dict().items() if "conv" not in name})
+    torch.nn.init.zeros_(deep.conv.weight)
+    x = torch.randn(2, 16, 16)
+    torch.testing.assert_close(deep(x), plain(x))
+
+
+def test_a_patch_sees_its_eight_neighbors_and_a_class_token_nobody():
+    feed = DepthwiseFeedForward(16, 32, Grid(4, 5, prefix=1))
+    x = torch.randn(1, 21, 16, requires_grad=True)
+    (gradient,) = torch.autograd.grad(feed(x)[0, 1 + 1 * 5 + 2].sum(), x, retain_graph=True)
+    seen = gradient[0, 1:].abs().sum(-1).unflatten(0, (4, 5)) > 0
+    expected = torch.zeros(4, 5, dtype=torch.bool)
+    expected[0:3, 1:4] = True
+    assert torch.equal(seen, expected) and gradient[0, 0].abs().sum() == 0
+    (gradient,) = torch.autograd.grad(feed(x)[0, 0].sum(), x)
+    assert gradient[0, 1:].abs().sum() == 0
+
+
+def test_nine_products_are_the_convolution():
+    x, weight, bias = torch.randn(2, 3, 4, 6).double(), torch.randn(6, 1, 3, 3).double(), torch.randn(6).double()
+    expected = conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=1, groups=6).permute(0, 2, 3, 1)
+    torch.testing.assert_close(shifted_products(x, weight, bias), expected)
+
+
+def test_a_sequence_pool_without_preference_is_the_average():
+    pool, patches = SequencePool(8), torch.randn(2, 5, 8)
+    torch.nn.init.zeros_(pool.score.weight)
+    torch.testing.assert_close(pool(patches), patches.mean(1))
+
+
+def test_layer_scale_of_nearly_zero_makes_blocks_the_identity():
+    model = build(spec_with(layer_scale=1e-9))
+    x = torch.randn(2, 24, 32)
+    torch.testing.assert_close(model.blocks[1](x), x)
+
+
+@pytest.mark.parametrize("stem", ["conv", "shifted"])
+def test_a_token_sees_beyond_its_patch_but_not_the_whole_image(stem):
+    model = build(spec_with(stem=stem)).eval()
+    images = torch.randn(1, 3, 24, 16, requires_grad=True)
+    (gradient,) = torch.autograd.grad(model.patch_embed(images)[0, 2 * 4 + 1].sum(), images)
+    rows, columns = gradient[0].abs().sum(0).nonzero(as_tuple=True)
+    assert rows.min() < 8 <= 11 < rows.max() + 1 and columns.min() < 4
+    assert len(rows) < 24 * 16 / 2 and rows.min() >= 4
+
+
+def test_a_convolutional_stem_needs_a_patch_that_is_a_power_of_two():
+    with pytest.raises(SoftbiasError, match="patch_size"):
+        spec_with(stem="conv", patch_size=(3, 3), img_size=(24, 24))
+
+
+def test_a_new_head_may_have_another_pool():
+    model = build(spec_with(pool="sequence"))
+    model.reset_classifier(3, "avg")
+    assert model.pool is None and model(torch.randn(1, 3, 24, 16)).shape == (1, 3)
+    model.reset_classifier(4, "sequence")
+    assert model.pool is not None and model(torch.randn(1, 3, 24, 16)).shape == (1, 4)

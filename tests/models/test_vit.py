@@ -5,7 +5,7 @@ import torch
 
 from softbias.grid import Grid
 from softbias.models import Layer, ModelSpec, build, create_model, list_models
-from softbias.models.vit import fixed_positions
+from softbias.models.layers import fixed_positions
 
 SMALL = {"img_size": 16, "patch_size": 4, "width": 32, "heads": 4, "num_classes": 3}
 

@@ -55,11 +55,16 @@ class ModelSpec(Checked):
 
     layers          one Layer per block, so that mechanisms can be mixed
     class_token     the block before which a class token joins (0: at the input), or None for none
-    pool            what the head sees: the class "token", the "average" patch, or all patches one after another ("flatten")
+    stem            from pixels to patches: one linear map ("patch"), overlapping convolutions ("conv"), or the image beside its
+                    shifted copies ("shifted"); see `softbias.models.stems`
+    pool            what the head sees: the class "token", the "average" patch, all patches one after another ("flatten"), or
+                    their average with learned shares ("sequence")
     positions       "learned" (with the class token when it joins at 0), fixed 2-D "sinusoid", "sinusoid_1d", or "none"
     positions_at    added once at the "input", or to the input of every "attention" (not to the residual)
     pre_norm        LayerNorm before each residual branch, or after it (False)
-    feed_forward    two layers around a "gelu" or "relu" of `hidden` channels (default 4 × width), or one "linear" layer
+    feed_forward    two layers around a "gelu" or "relu" of `hidden` channels (default 4 × width), the same with a depth-wise
+                    convolution inside ("dwconv"), or one "linear" layer
+    layer_scale     where learned factors of each branch start; 0: there are none
     residual        "plain", or "normalized": the branch is added to its normalized input, as IBiT's release does
     drop_path       stochastic depth, growing linearly from 0 in the first block to this in the last
     drop_path_feed_forward   whether it applies to the feed-forward branch too (IBiT: no)
@@ -74,15 +79,17 @@ class ModelSpec(Checked):
     num_classes: Classes = 1000
     in_chans: Channels = 3
     class_token: Annotated[int, Within(0, MOST_BLOCKS)] | None = 0
-    pool: Literal["token", "average", "flatten"] = "token"
+    stem: Literal["patch", "conv", "shifted"] = "patch"
+    pool: Literal["token", "average", "flatten", "sequence"] = "token"
     positions: Literal["learned", "sinusoid", "sinusoid_1d", "none"] = "learned"
     positions_at: Literal["input", "attention"] = "input"
     position_scale: Annotated[float, Within(0, 1000)] = 1.0
     pre_norm: bool = True
     norm_eps: Annotated[float, Within(0, 1, above=True)] = 1e-6
-    feed_forward: Literal["gelu", "relu", "linear"] = "gelu"
+    feed_forward: Literal["gelu", "relu", "dwconv", "linear"] = "gelu"
     hidden: Annotated[int, Within(1, 1_000_000)] | None = None
     residual: Literal["plain", "normalized"] = "plain"
+    layer_scale: Annotated[float, Within(0, 10)] = 0.0
     qkv_bias: bool = True
     drop_path: NotWhole = 0.0
     drop_path_feed_forward: bool = True
@@ -103,6 +110,10 @@ class ModelSpec(Checked):
             raise SoftbiasError('pool="token" needs a class token: set class_token to a block, or pool="average"')
         if self.positions in ("sinusoid", "sinusoid_1d") and self.width % 4:
             raise SoftbiasError(f"sinusoid positions need a width that is a multiple of 4, but width={self.width}")
+        if self.stem == "conv" and (
+            len({*self.patch_size}) > 1 or self.patch_size[0].bit_count() != 1 or self.patch_size[0] < 2
+        ):
+            raise SoftbiasError(f'stem="conv" halves the image, so patch_size must be 2, 4, 8, …, but is {self.patch_size}')
         for image, patch, side in zip(self.img_size, self.patch_size, ("height", "width"), strict=True):
             if image % patch:
                 raise SoftbiasError(

@@ -1,6 +1,6 @@
-"""One VisionTransformer for every transformer of this library, and its parts around attention; models differ in their specs.
+"""One VisionTransformer for every transformer of this library; models differ in their specs.
 
-    images -> patches + positions -> blocks (a class token joins before block k) -> norm -> pool -> head -> logits
+    images -> stem + positions -> blocks (a class token joins before block k) -> norm -> pool -> head -> logits
 
 It follows timm's conventions (`forward_features`, `forward_head`, `reset_classifier`, …) and parameter names, so that
 checkpoints and tools of that ecosystem fit.
@@ -10,7 +10,6 @@ Shapes: B images, N tokens, C channels, K classes.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -21,82 +20,12 @@ from torch.utils.checkpoint import checkpoint
 from softbias.attention import Attention, find_attention
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.grid import Grid
+from softbias.models.layers import DropPath, LayerScale, SequencePool, build_feed_forward, fixed_positions
 from softbias.models.spec import Layer, ModelSpec
+from softbias.models.stems import STEMS
 from softbias.schema import check_options
 
-
-class DropPath(nn.Module):
-    """In training leaves a branch out for some images, and counts it more for the others (Huang et al., 2016).
-
-    It gives the same numbers as timm's. Importing timm would take longer than everything else that a model needs.
-    """
-
-    def __init__(self, drop_prob: float) -> None:
-        super().__init__()
-        self.drop_prob = drop_prob
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or not self.drop_prob:
-            return x
-        kept = 1 - self.drop_prob
-        return x * x.new_empty(len(x), *[1] * (x.ndim - 1)).bernoulli_(kept).div_(kept)
-
-    def extra_repr(self) -> str:
-        return f"drop_prob={self.drop_prob:.3f}"
-
-
-class PatchEmbed(nn.Module):
-    """Non-overlapping patches, each through the same linear map.  # (B, channels, height, width) -> (B, P, C)"""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self.img_size, self.in_chans, self.patch_size = spec.img_size, spec.in_chans, spec.patch_size
-        self.grid_size = (spec.grid(0).height, spec.grid(0).width)
-        self.proj = nn.Conv2d(spec.in_chans, spec.width, spec.patch_size, stride=spec.patch_size)
-
-    def forward(self, images: Tensor) -> Tensor:
-        if images.ndim != 4 or images.shape[1:] != (self.in_chans, *self.img_size):
-            raise SoftbiasError(
-                f"this model takes images of shape (batch, {self.in_chans}, {self.img_size[0]}, {self.img_size[1]}), "
-                f"but got {tuple(images.shape)}; softbias.resize(model, img_size) makes it fit another size"
-            )
-        patches: Tensor = self.proj(images)
-        return patches.flatten(2).mT.contiguous()  # the residual stream keeps this layout through all blocks
-
-
-def sinusoid(coordinates: Tensor, channels: int) -> Tensor:
-    """sin and cos of a coordinate at geometrically falling frequencies (Vaswani et al., 2017).  # (P,) -> (P, channels)"""
-    rates = torch.exp(torch.arange(channels // 2) * (-math.log(10_000.0) / (channels // 2)))
-    angles = coordinates[:, None] * rates
-    return torch.cat([angles.sin(), angles.cos()], dim=-1)
-
-
-def fixed_positions(grid: Grid, width: int, kind: str) -> Tensor:
-    """Half of the channels encode the row and half the column, or all of them the index; prefix tokens get zeros.  # (N, C)"""
-    if kind == "sinusoid_1d":
-        patches = sinusoid(torch.arange(grid.patches).float(), width)
-    else:
-        rows, columns = grid.positions().float().unbind(-1)
-        patches = torch.cat([sinusoid(rows, width // 2), sinusoid(columns, width // 2)], dim=-1)
-    return torch.cat([torch.zeros(grid.prefix, width), patches])
-
-
-class FeedForward(nn.Module):
-    def __init__(self, width: int, hidden: int, activation: str) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(width, hidden)
-        self.act = nn.GELU() if activation == "gelu" else nn.ReLU()
-        self.fc2 = nn.Linear(hidden, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc2(self.act(self.fc1(x)))
-        return out
-
-
-def build_feed_forward(spec: ModelSpec) -> nn.Module:
-    if spec.feed_forward == "linear":
-        return nn.Linear(spec.width, spec.width)
-    return FeedForward(spec.width, spec.hidden or 4 * spec.width, spec.feed_forward)
+GLOBAL_POOLS = {"token": "token", "average": "avg", "flatten": "flatten", "sequence": "sequence"}  # our names and timm's
 
 
 def build_attention(layer: Layer, width: int, heads: int, grid: Grid, **defaults: Any) -> Attention:
@@ -130,9 +59,10 @@ class Block(nn.Module):
         self.attn = build_attention(spec.layers[index], spec.width, spec.heads, grid, qkv_bias=spec.qkv_bias)
         self.drop_path1 = DropPath(rate) if rate else nn.Identity()
         self.norm2 = nn.LayerNorm(spec.width, eps=spec.norm_eps)
-        self.mlp = build_feed_forward(spec)
+        self.mlp = build_feed_forward(spec, grid)
         self.drop_path2 = DropPath(rate) if rate and spec.drop_path_feed_forward else nn.Identity()
         self.dropout = nn.Dropout(spec.dropout) if spec.dropout else nn.Identity()
+        self.ls1, self.ls2 = (LayerScale(spec.width, spec.layer_scale) if spec.layer_scale else nn.Identity() for _ in range(2))
         repeated = spec.positions != "none" and spec.positions_at == "attention"
         self.position_kind, self.position_scale = spec.positions, spec.position_scale
         self.register_buffer("positions", torch.empty(len(grid), spec.width) if repeated else None, persistent=False)
@@ -144,11 +74,12 @@ class Block(nn.Module):
             self.positions.copy_(self.position_scale * fixed_positions(grid, width, self.position_kind))
 
     def attend(self, x: Tensor) -> Tensor:
-        out: Tensor = self.drop_path1(self.dropout(self.attn(x if self.positions is None else x + self.positions)))
+        seen = self.attn(x if self.positions is None else x + self.positions)
+        out: Tensor = self.drop_path1(self.ls1(self.dropout(seen)))
         return out
 
     def feed(self, x: Tensor) -> Tensor:
-        out: Tensor = self.drop_path2(self.dropout(self.mlp(x)))
+        out: Tensor = self.drop_path2(self.ls2(self.dropout(self.mlp(x))))
         return out
 
     def forward(self, x: Tensor) -> Tensor:
@@ -177,10 +108,10 @@ class VisionTransformer(nn.Module):
         self.spec = spec
         self.num_classes = spec.num_classes
         self.num_features = self.embed_dim = self.head_hidden_size = spec.width
-        self.global_pool = {"token": "token", "average": "avg", "flatten": "flatten"}[spec.pool]
+        self.global_pool = GLOBAL_POOLS[spec.pool]
         self.grad_checkpointing = False
 
-        self.patch_embed = PatchEmbed(spec)
+        self.patch_embed = STEMS[spec.stem](spec)
         self.cls_token = None if spec.class_token is None else nn.Parameter(torch.zeros(1, 1, spec.width))
         first = spec.grid(0)
         learned, once = spec.positions == "learned", spec.positions_at == "input"
@@ -190,6 +121,7 @@ class VisionTransformer(nn.Module):
         self.dropout = nn.Dropout(spec.dropout) if spec.dropout else nn.Identity()
         self.blocks = nn.ModuleList(Block(spec, index) for index in range(spec.depth))
         self.norm = nn.LayerNorm(spec.width, eps=spec.norm_eps)
+        self.pool = SequencePool(spec.width) if spec.pool == "sequence" else None
         self.head: nn.Module = self.build_head(spec.num_classes)
         self.init_buffers()
         self.init_weights()
@@ -257,8 +189,13 @@ class VisionTransformer(nn.Module):
         if self.spec.pool == "flatten" and self.num_classes and not pre_logits:
             pooled = self.patches(x).flatten(1)
         else:
-            pooled = x[:, 0] if self.spec.pool == "token" else self.patches(x).mean(1)
+            pooled = x[:, 0] if self.spec.pool == "token" else self.pooled(self.patches(x))
         out: Tensor = pooled if pre_logits else self.head(pooled)
+        return out
+
+    def pooled(self, patches: Tensor) -> Tensor:
+        """# (B, P, C) -> (B, C)"""
+        out: Tensor = patches.mean(1) if self.pool is None else self.pool(patches)
         return out
 
     def patches(self, x: Tensor) -> Tensor:
@@ -275,11 +212,12 @@ class VisionTransformer(nn.Module):
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """A new head for another number of classes; the spec follows."""
-        pools = {"token": "token", "avg": "average", "average": "average", "flatten": "flatten", None: self.spec.pool}
+        pools: dict[str | None, Any] = {name: name for name in GLOBAL_POOLS}
+        pools |= {"avg": "average", None: self.spec.pool}
         if global_pool not in pools:
-            raise SoftbiasError(f"global_pool must be token, avg or flatten, but global_pool={global_pool!r}")
+            raise SoftbiasError(f"global_pool must be {', '.join(GLOBAL_POOLS.values())}, but global_pool={global_pool!r}")
         self.spec = replace(self.spec, num_classes=num_classes, pool=pools[global_pool])
-        self.global_pool = {"average": "avg"}.get(self.spec.pool, self.spec.pool)
+        self.global_pool = GLOBAL_POOLS[self.spec.pool]
         self.num_classes = num_classes
         like = self.norm.weight
         head = self.build_head(num_classes).to(device=like.device, dtype=like.dtype)
@@ -287,6 +225,8 @@ class VisionTransformer(nn.Module):
             nn.init.trunc_normal_(head.weight, std=0.02)
             nn.init.zeros_(head.bias)
         self.head = head.train(self.training)
+        if (self.pool is not None) != (self.spec.pool == "sequence"):
+            self.pool = SequencePool(self.spec.width).to(like) if self.pool is None else None
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.grad_checkpointing = enable

@@ -1,0 +1,91 @@
+"""Stems: from an image to one token per patch.  # (B, channels, height, width) -> (B, P, C)
+
+    patch       every patch through the same linear map, as in ViT (Dosovitskiy et al., 2020)
+    conv        overlapping 3 × 3 convolutions (Xiao et al., 2021): one of stride 1, then one of stride 2 for every halving down
+                to the same grid, each with twice the channels of the one before; a norm and a GELU between them
+    shifted     patches of the image and of its four copies that are moved by half a patch along the diagonals, through a norm
+                and a linear map: a token sees beyond its own borders (shifted patch tokenization, Lee et al., 2021)
+
+The grid of tokens is the same for all of them, so any attention works behind any stem.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from softbias.errors import SoftbiasError
+from softbias.models.spec import ModelSpec
+
+FEWEST_CHANNELS = 16  # of a convolution in a stem
+
+
+class Stem(nn.Module):
+    """What the stems share: the sizes, and the check of the input. `proj` is the layer that writes the tokens."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.img_size, self.in_chans, self.patch_size = spec.img_size, spec.in_chans, spec.patch_size
+        self.grid_size = (spec.grid(0).height, spec.grid(0).width)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.ndim != 4 or images.shape[1:] != (self.in_chans, *self.img_size):
+            raise SoftbiasError(
+                f"this model takes images of shape (batch, {self.in_chans}, {self.img_size[0]}, {self.img_size[1]}), "
+                f"but got {tuple(images.shape)}; softbias.resize(model, img_size) makes it fit another size"
+            )
+        return self.tokens(images)
+
+    def tokens(self, images: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class PatchEmbed(Stem):
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(spec)
+        self.proj = nn.Conv2d(spec.in_chans, spec.width, spec.patch_size, stride=spec.patch_size)
+
+    def tokens(self, images: Tensor) -> Tensor:
+        patches: Tensor = self.proj(images)
+        return patches.flatten(2).mT.contiguous()  # the residual stream keeps this layout through all blocks
+
+
+class ConvStem(Stem):
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(spec)
+        halvings = spec.patch_size[0].bit_length() - 1
+        channels = [max(FEWEST_CHANNELS, spec.width >> (halvings - index)) for index in range(halvings)]
+        layers: list[nn.Module] = []
+        before = spec.in_chans
+        for index, after in enumerate(channels):
+            layers += [nn.Conv2d(before, after, 3, 1 if index == 0 else 2, 1, bias=False), nn.BatchNorm2d(after), nn.GELU()]
+            before = after
+        self.convs = nn.Sequential(*layers)
+        self.proj = nn.Conv2d(before, spec.width, 3, 2, 1)
+
+    def tokens(self, images: Tensor) -> Tensor:
+        patches: Tensor = self.proj(self.convs(images))
+        return patches.flatten(2).mT.contiguous()
+
+
+class ShiftedStem(Stem):
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(spec)
+        height, width = spec.patch_size
+        self.norm = nn.LayerNorm(5 * spec.in_chans * height * width)
+        self.proj = nn.Linear(5 * spec.in_chans * height * width, spec.width)
+
+    def tokens(self, images: Tensor) -> Tensor:
+        (rows, columns), (height, width) = self.grid_size, self.patch_size
+        down, across = height // 2, width // 2
+        around = pad(images, (across, across, down, down))
+        corners = [(i, j) for i in (0, 2 * down) for j in (0, 2 * across)]
+        moved = [around[..., i : i + images.shape[-2], j : j + images.shape[-1]] for i, j in corners]
+        every = torch.cat([images, *moved], dim=1).unflatten(3, (columns, width)).unflatten(2, (rows, height))
+        patches = every.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # (B, P, 5 · channels · height · width)
+        out: Tensor = self.proj(self.norm(patches))
+        return out
+
+
+STEMS: dict[str, type[Stem]] = {"patch": PatchEmbed, "conv": ConvStem, "shifted": ShiftedStem}
