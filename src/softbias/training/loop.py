@@ -137,7 +137,7 @@ def end_epoch(prepared: Prepared, epoch: Epoch, lr: float, meter: Meter) -> dict
     """The row of an epoch, also written to the metrics; weights that are better on validation are kept."""
     plan, state, accelerator = prepared.plan, prepared.state, prepared.plan.accelerator
     speed = meter.speed()
-    means = dict(zip(prepared.take_step.names, accelerator.reduce(state.sums, "mean").tolist(), strict=True))
+    means = dict(zip(prepared.take_step.names, state.sums.tolist(), strict=True))
     state.sums.zero_()
     number = epoch.past + 1
     row: dict[str, Any] = {"event": "epoch", "step": state.step, "epoch": number, "epochs": prepared.epochs}
@@ -199,7 +199,7 @@ def check_finite(prepared: Prepared, seen: Tensor, lr: float) -> None:
     """Refuse a loss that is not a number, unless such steps are skipped and counted."""
     if not prepared.skips:
         values = dict(zip(prepared.take_step.names, seen.tolist(), strict=True))
-        loss = values["loss"] if values["taken"] else math.nan
+        loss = values["loss"] if values["taken"] == 1 else math.nan
         if not math.isfinite(loss):
             raise diverged(loss, prepared.state.step, lr)
 

@@ -55,10 +55,17 @@ class PlainStep:
         self.guarded = False  # whether a gradient that is not finite leaves the weights as they are
 
     def __call__(self, index: Tensor, view: Tensor, epoch: Tensor, lr: float) -> Tensor:
-        """The numbers of `names`: "taken" is 1 and "skipped" 0, or "skipped" is 1 and all others are 0."""
+        """The numbers of `names`: "taken" is 1 and "skipped" 0, or "skipped" is 1 and all others are 0.
+
+        They are means over all processes. So the sums of an epoch are the same in all of them, and the main process's
+        checkpoint is that of all.
+        """
         self.set_lr(lr)
         self.optimizer.zero_grad(set_to_none=True)
-        return self.update(self.batches.load(index, view, epoch))
+        seen = self.update(self.batches.load(index, view, epoch))
+        if self.accelerator.num_processes > 1:
+            seen = self.accelerator.reduce(seen, "mean")
+        return seen
 
     def set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
