@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 
 from softbias.runs.run import Run
 from softbias.runs.store import Store
-from softbias.study.compare import run_study
+from softbias.study.compare import Comparison, run_study
 from softbias.study.plan import study_runs
 from softbias.study.progress import StudyDisplay
 from softbias.study.ray import MetricsWatch, address_of
@@ -61,7 +63,7 @@ def test_how_far_a_run_is_stands_in_its_folder(little_study, tmp_path):
 class Lines(StudyDisplay):
     def __init__(self):
         super().__init__()
-        self.messages, self.notes, self.events = [], [], []
+        self.messages, self.notes, self.events, self.finished = [], [], [], []
 
     def event(self, run, event):
         super().event(run, event)
@@ -73,6 +75,7 @@ class Lines(StudyDisplay):
     def done(self, run, done):
         super().done(run, done)
         self.notes += done.notes
+        self.finished.append(run.id)
 
 
 @pytest.mark.slow
@@ -122,8 +125,68 @@ def test_a_study_survives_the_loss_of_a_node(little_study, tmp_path, monkeypatch
     assert outcome(out) == outcome(tmp_path / "never")
 
 
+@pytest.mark.slow
+def test_a_study_of_a_hundred_runs_survives_nodes_that_come_and_go(little_study, tmp_path, monkeypatch):
+    """Four times a node is taken away with its runs; once there is no node left for a while."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("SOFTBIAS_CHECKPOINT_SECONDS", "0.1")
+    spec = little_study("deit_nano,convit_nano", seeds=26, fractions=(0.5, 1))
+    out, small = tmp_path / "s", {"object_store_memory": 80 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small})
+    try:
+        nodes = [cluster.add_node(num_cpus=1, **small) for _ in range(2)]
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        display, lost = Lines(), []
+
+        def study() -> Comparison:
+            return run_study(spec, out, on="ray", device="cpu", report=False, baseline=False, display=display)
+
+        def wait_for(what: Callable[[], object]) -> None:
+            while not what() and not under_way.done():
+                time.sleep(0.01)
+
+        def take_away() -> None:
+            node = nodes.pop(0)
+            raylet = node.all_processes["raylet"][0].process.pid
+            wait_for(lambda: children(raylet) & claimed(out))
+            workers = children(raylet)
+            lost.extend(workers & claimed(out))
+            cluster.remove_node(node, allow_graceful=False)
+            for pid in workers:  # a node that is gone takes its tasks along
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+        with ThreadPoolExecutor(1) as pool:  # Ray adds nodes in the main thread only
+            under_way = pool.submit(study)
+            for finished, count in ((10, 1), (30, 2), (60, 1)):
+                wait_for(lambda finished=finished: len(list(out.glob("runs/*/summary.json"))) >= finished)
+                for _ in range(count):
+                    take_away()
+                nodes.extend(cluster.add_node(num_cpus=1, **small) for _ in range(count))
+            done = under_way.result()
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert len(lost) >= 2 and any("was lost" in text for text in display.messages)
+    assert not done.failed and len(done.runs) == 104 == len(set(display.finished)) == len(display.finished)
+    assert not list((out / "runs" / ".claims").glob("[!.]*"))
+    run_study(spec, tmp_path / "never", device="cpu", jobs=1, report=False, baseline=False)
+    assert outcome(out) == outcome(tmp_path / "never")
+
+
 def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def children(pid: int) -> set[int]:
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if parent(int(folder.name)) == pid:
+                found.add(int(folder.name))
+    return found
 
 
 def claimed(out: Path) -> set[int]:

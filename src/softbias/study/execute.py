@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from softbias.environment import StopSignal, on_stop_signal
+from softbias.runs.run import Run
+from softbias.runs.store import Store
 from softbias.study.estimate import time_steps
 from softbias.study.plan import PlannedRun, in_order
 from softbias.study.progress import StudyDisplay
 from softbias.study.task import EventDisplay, RunResult, RunTask, perform
+from softbias.training.checkpoint import listed
 
-ATTEMPTS = 3  # for a run whose process dies
+ATTEMPTS = 3  # for a run whose process dies, without a new checkpoint in between
 POLL = 1.0  # seconds between two looks at a run that another process works on
 
 
@@ -59,6 +62,7 @@ class RunQueue:
         self.begun: set[str] = set()
         self.results: dict[str, RunResult] = {}
         self.attempts: dict[str, int] = {}
+        self.saved_step: dict[str, int] = {}  # of the newest checkpoint when the run was lost
         self.not_before: dict[str, float] = {}
         self.stopping = False
         self.change = threading.Condition()
@@ -110,7 +114,7 @@ class RunQueue:
                 self.not_before[run.id] = time.monotonic() + POLL
                 self.waiting.append(run)
             elif result.state == "lost":
-                self.attempts[run.id] = self.attempts.get(run.id, 0) + 1
+                self.count_attempt(run)
                 if self.stopping:
                     self.results[run.id] = replace(result, state="stopped")
                 elif self.attempts[run.id] < ATTEMPTS:
@@ -124,6 +128,14 @@ class RunQueue:
             else:
                 self.finish(run, result)
             self.change.notify_all()
+
+    def count_attempt(self, run: PlannedRun) -> None:
+        """Only attempts that came no further count: on machines that are taken away, a long run is lost many times."""
+        saved = listed(Run(Store(self.settings.store).folder(run.spec)).checkpoint_folder)
+        step = int(saved[-1].name.removeprefix("step-")) if saved else 0
+        further = step > self.saved_step.get(run.id, 0)
+        self.attempts[run.id] = 1 if further else self.attempts.get(run.id, 0) + 1
+        self.saved_step[run.id] = step
 
     def stop(self) -> None:
         with self.change:
