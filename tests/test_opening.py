@@ -105,7 +105,12 @@ def test_a_damaged_checkpoint_is_skipped_and_a_half_written_one_stays_for_the_ru
     (last / "state.safetensors").write_bytes(b"junk")
     growing = copy / "checkpoints" / ".step-99999999.1-0123456789abcdef.tmp"
     growing.mkdir()
-    assert same(open_classifier(copy).model, state(before)) and growing.is_dir()
+    classifier = open_classifier(copy)
+    assert same(classifier.model, state(before)) and growing.is_dir()
+    assert last.name in classifier.name  # nobody takes it for the newest
+    assert [note.values["name"] for note in softbias.evaluate(copy).notes if note.kind == "run-not-finished"] == [
+        classifier.name
+    ]
 
 
 def test_explain_probe_and_app_show_a_killed_run_and_say_where_it_stands(killed, picture, tmp_path, capsys):

@@ -152,7 +152,7 @@ class Damage:
         if answer.status != 0:
             return OK
         after = outcomes(run)
-        old = "checkpoints/" if state == "finished" else "?"  # of a finished run: nobody can make them again, nor needs to
+        old = "checkpoints/step-"  # nobody can make earlier ones again, nor needs to
         missing = [name for name in before if name not in after and not name.startswith(old)]
         if missing:
             return Outcome("lost artefact", f"resume says finished, but {', '.join(missing)} is missing")

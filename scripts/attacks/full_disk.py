@@ -6,6 +6,7 @@ root can mount; where that is not allowed, they limit the size of files as well.
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import subprocess
@@ -43,6 +44,7 @@ class FullDisk:
     def run(self, number: int) -> Outcome:
         way, size = self.plan(number)
         reference = self.kills.reference("fit")
+        os.chdir(self.shop.root)
         shutil.rmtree(self.shop.root / "case", ignore_errors=True)
         (self.shop.root / "case").mkdir()
         if way == "file":

@@ -75,6 +75,7 @@ class Kills:
         kind, disturbances = self.plan(number)
         reference = self.reference(kind)
         case = self.shop.root / "case"
+        os.chdir(self.shop.root)
         shutil.rmtree(case, ignore_errors=True)
         case.mkdir()
         out, log = case / "run", self.shop.root / "kills.log"
@@ -115,6 +116,7 @@ class Kills:
         """The outcome of a run that nobody disturbed."""
         if kind not in self.references:
             out = self.shop.root / "case" / "run"
+            os.chdir(self.shop.root)
             shutil.rmtree(out.parent)
             out.parent.mkdir()
             training = Training(self.words(kind, out), self.shop.root / "reference.log")

@@ -87,9 +87,10 @@ def judge(answer: Answer) -> Outcome:
 
 
 def notes(answer: Answer, reference: Answer) -> list[str]:
-    """The lines of stderr that the undamaged run did not print."""
-    usual = set(reference.err.splitlines())
-    return [line for line in answer.err.splitlines() if line.strip() and line not in usual]
+    """The lines that say what is wrong: those of stderr that the undamaged run did not print, and any with that word."""
+    usual = set((reference.err + reference.out).splitlines())
+    lines = [*answer.err.splitlines(), *(line for line in answer.out.splitlines() if "damaged" in line)]
+    return [line for line in lines if line.strip() and line not in usual]
 
 
 def numbers(text: str) -> set[str]:

@@ -98,6 +98,8 @@ def run(spec: StudySpec, options: ExecutionOptions, perform: Callable[..., Compa
     if done.failed:
         echo(f"softbias: {count(len(done.failed), 'run')} failed; the same command tries them again", file=sys.stderr)
     wanted = options.report and not options.dry_run and len(done.runs)
+    if wanted and done.report is None:
+        echo(f"softbias: no report could be made; softbias report {done.path} says why", file=sys.stderr)
     return 1 if done.failed or (wanted and done.report is None) else 0
 
 

@@ -222,6 +222,7 @@ WORDING: dict[str, Callable[..., str]] = {
     "model-not-opened": lambda model, reason: f"{model} cannot be shown: {reason}",
     "part-not-read": lambda model, reason: f"{model} is shown without some of its scores or curves: {reason}",
     "pictures-not-read": lambda run, reason: f"the pictures of {run} cannot be read, so others are shown: {reason}",
+    "run-not-finished": lambda name: f"{name}: its training is not finished",
     "probe-not-measurable": lambda probe, model, reason: f"{probe} of {model} is left out: {reason}",
     **READING,
     **SPLITTING,

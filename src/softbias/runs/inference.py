@@ -175,6 +175,8 @@ def evaluate(
     if objective.pretext:
         scores |= objective.pretext_scores(scores, labeled.class_names)
     notes = images.notes_without_splits if name == "all" else images.notes
+    if run is not None and not run.finished:
+        notes = (*notes, Note("run-not-finished", {"name": classifier.name}))
     learned = 0 if data is None or run is None else count_learned_from(run, images, indices)
     if learned:
         notes = (*notes, Note("images-learned-from", {"count": learned, "of": len(indices)}))

@@ -117,14 +117,16 @@ def open_last_checkpoint(run: Run, device: str, read: Callable[..., Dataset] | N
             f"there is no model in {run.path}: its training is not finished, and it has no checkpoint yet; "
             "continue it by the command that began it, with --resume"
         )
-    tensors, meta, _ = found
+    tensors, meta, damaged = found
     spec, data = run.spec, run.data(read)
     names = output_names(spec, data)
     given = replace(spec, pretrained=False, weights=None)  # the checkpoint overwrites these, so they need not be fetched
     model = untrained(run, given, len(names), data.img_size)
     load_state(model, averaged(tensors), run.checkpoint_folder)
     mean, std = channel_statistics(data, run.split(data).train)
-    title = f"{run.path.resolve().name} (step {meta['step']:,} of {meta['total_steps']:,})"
+    step = f"step {meta['step']:,} of {meta['total_steps']:,}"
+    lost = f"; later checkpoints are damaged: {some(damaged)}" if damaged else ""
+    title = f"{run.path.resolve().name} ({step}{lost})"
     return Classifier.of(
         model.to(device), title, weights=weights_in_run(model, spec), img_size=data.img_size, mean=mean, std=std,
         resize_mode=spec.data_options.get("resize_mode") or "crop", class_names=names,
