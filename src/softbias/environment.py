@@ -26,7 +26,9 @@ VARIABLES: dict[str, str] = {
     "SOFTBIAS_CHECKPOINT_SECONDS": "seconds between two checkpoints, for machines that may be taken away",
     "SOFTBIAS_TOKEN": "the token of `softbias app`'s address; without it, or `--token`, each start makes a new one",
     "SOFTBIAS_DEBUG": "if set, a user's mistake shows its traceback, too",
-    "HF_HUB_OFFLINE": "1: no weights are fetched from Hugging Face, and the network is not tried",
+    "SOFTBIAS_OFFLINE": "1: no request leaves this machine: neither weights nor data sets are looked for in the network",
+    "HF_HUB_OFFLINE": "1: no weights are fetched from Hugging Face, and it is not asked whether it answers",
+    "HF_ENDPOINT": "a mirror of Hugging Face",
     "RANK": "number of this process among those of torchrun; the first one prints",
     "RAY_ADDRESS": "the cluster that `--on ray` joins",
     "CUDA_VISIBLE_DEVICES": "the GPUs to use; each worker of a study is given one of them",
@@ -53,10 +55,12 @@ DEFAULTS = {
 
 
 def set_defaults() -> None:
-    """Set the variables that torch must find when it is imported; what the user has set stays."""
+    """Set the variables that torch and others must find when they are imported; what the user has set stays."""
     for name, value in DEFAULTS.items():
         if name != "GOMP_SPINCOUNT" or variable("OMP_WAIT_POLICY") is None:  # the count would overrule the policy
             os.environ.setdefault(name, value)
+    if is_on("SOFTBIAS_OFFLINE"):
+        os.environ["HF_HUB_OFFLINE"] = "1"  # which the libraries of Hugging Face read when they are imported
 
 
 def variable(name: str) -> str | None:
@@ -74,8 +78,17 @@ def variables_with(changes: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **changes}
 
 
+def is_on(name: str) -> bool:
+    return (variable(name) or "").lower() in ("1", "on", "yes", "true")
+
+
 def is_offline() -> bool:
-    return variable("HF_HUB_OFFLINE") not in (None, "0")
+    """Whether the user forbids to ask Hugging Face."""
+    return is_on("SOFTBIAS_OFFLINE") or is_on("HF_HUB_OFFLINE")
+
+
+def hub_address() -> str:
+    return variable("HF_ENDPOINT") or "https://huggingface.co"
 
 
 class StopSignal(KeyboardInterrupt):

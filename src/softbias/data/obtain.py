@@ -21,7 +21,7 @@ from softbias.data.folders import natural
 from softbias.data.listing import Listing, list_folder, make_listing, some
 from softbias.data.packs import DatasetRequest, resized_set
 from softbias.data.splits import splits_of
-from softbias.environment import why_unreachable
+from softbias.environment import is_on, why_unreachable
 from softbias.errors import SoftbiasError, in_one_line
 from softbias.notes import Note
 
@@ -177,6 +177,9 @@ def reachable(request: DatasetRequest, url: str) -> bool:
     """Whether a download can start; if not, `tried` gets the reason. Never waits longer than PROBE_SECONDS."""
     if not request.download:
         request.tried.append("downloading was switched off")
+        return False
+    if is_on("SOFTBIAS_OFFLINE"):
+        request.tried.append("downloading was switched off by SOFTBIAS_OFFLINE")
         return False
     reason = why_unreachable(url, PROBE_SECONDS)
     if reason is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from softbias.errors import FewTokensWarning, SoftbiasError, in_one_line, unknown_name
 from softbias.files import CHECKSUMS, verify_checksums
+from softbias.models.hub import NoWeightsError, fetching_weights
 from softbias.models.presets import FEW_PATCHES
 from softbias.models.spec import pair, suitable_patch
 from softbias.models.untrusted import check_folder, check_hugging_face, check_timm_options
@@ -30,7 +31,10 @@ def create_timm(
     require_timm(name)
     check_timm_options(name, options)
     try:
-        model: Any = timm.create_model(name, pretrained=pretrained, **options)
+        with fetching_weights(name) if pretrained else nullcontext():
+            model: Any = timm.create_model(name, pretrained=pretrained, **options)
+    except NoWeightsError:
+        raise
     except TypeError as error:
         refused = refused_options(name, options)
         left_out = {

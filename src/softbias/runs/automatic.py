@@ -35,7 +35,6 @@ QUICK_ROTATION_LR = 1e-3
 GPU_PATCHES = ((16, 7), (8, 7), (4, 7), (2, 4))  # sides of patches, and the least number of patches along a side of the image
 FEW_IMAGES = 20_000  # with fewer images pretrained weights usually help
 LARGE_SET_SIDE = 64  # pixels, on a CPU from FEW_IMAGES on: 300,000 decoded images then take 3.7 GB instead of 45 GB
-HUB = "https://huggingface.co"
 
 
 @dataclass(frozen=True)
@@ -174,4 +173,7 @@ def image_size(source: Source, device_type: str) -> tuple[int, Note] | None:
 
 def hub_reachable(seconds: float = 2.0) -> bool:
     """Whether pretrained weights can be fetched now; the answer takes at most `seconds`."""
-    return not environment.is_offline() and environment.why_unreachable(HUB, seconds, any_answer=True) is None
+    return (
+        not environment.is_offline()
+        and environment.why_unreachable(environment.hub_address(), seconds, any_answer=True) is None
+    )

@@ -28,6 +28,7 @@ from softbias.data.sources import DataOptions
 from softbias.data.tables import write_manifest
 from softbias.errors import SoftbiasError
 from softbias.files import remove_stale, require_writable
+from softbias.models.hub import require_weights
 from softbias.models.inspect import unwrap
 from softbias.models.storage import load
 from softbias.notes import Note
@@ -149,6 +150,8 @@ def fit(
         return run_fit(known, out, **options)
     if main:
         require_writable(Path(out or RUNS) if known is None else folder_of(known, out))
+    if partial.pretrained and partial.model is not None:  # before the images are read
+        require_weights(partial.model.removeprefix("timm:"))
     kind = environment.find_device(device)
     resolved = resolve(partial, kind, images, minutes=minutes, advise=advise, progress=decoding_progress(display))
     folder = folder_of(resolved.spec, out)
