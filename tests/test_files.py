@@ -147,3 +147,11 @@ def test_an_error_of_the_disk_names_the_file_and_not_the_temporary_one(tmp_path)
     with pytest.raises(FileNotFoundError) as caught:
         write_text(tmp_path / "nowhere" / "a.txt", "text")
     assert caught.value.filename == str(tmp_path / "nowhere" / "a.txt")
+
+
+@pytest.mark.parametrize("writing", [replacing_folder, files.adding_to_folder])
+def test_an_error_inside_a_new_folder_names_the_folder_that_the_user_knows(tmp_path, writing):
+    with pytest.raises(FileNotFoundError) as caught, writing(tmp_path / "model") as temporary:
+        (temporary / "nowhere" / "a.txt").write_text("text")
+    assert ".tmp" not in caught.value.filename and caught.value.filename.startswith(str(tmp_path / "model"))
+    assert not list(tmp_path.rglob("*.tmp"))

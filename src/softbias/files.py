@@ -113,9 +113,16 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is not None and os.fspath(error.filename) == str(temporary):
-            error.filename, error.filename2 = str(path), None
+        rename_in(error, temporary, path)
         raise
+
+
+def rename_in(error: BaseException, temporary: Path, path: Path) -> None:
+    """Let an OSError name the path that the user knows, and not the temporary one."""
+    if isinstance(error, OSError) and error.filename is not None:
+        given = os.fsdecode(error.filename)
+        if given == str(temporary) or given.startswith(f"{temporary}{os.sep}"):
+            error.filename, error.filename2 = f"{path}{given.removeprefix(str(temporary))}", None
 
 
 @contextmanager
@@ -132,10 +139,11 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         temporary.rename(path)
         sync(path.parent)
         shutil.rmtree(old, ignore_errors=True)
-    except BaseException:
+    except BaseException as error:
         if old.exists() and not path.exists():
             old.rename(path)
         shutil.rmtree(temporary, ignore_errors=True)
+        rename_in(error, temporary, path)
         raise
 
 
@@ -152,8 +160,9 @@ def adding_to_folder(path: Path) -> Iterator[Path]:
             each.replace(path / each.name)
         temporary.rmdir()
         sync(path)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        rename_in(error, temporary, path)
         raise
 
 

@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import subprocess
+import sys
 
 import pytest
 import timm
@@ -207,3 +209,24 @@ def test_a_broken_hugging_face_folder_is_named(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "no such model"}))
     with pytest.raises(SoftbiasError, match=tmp_path.name):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("room", [1000, 10_000])
+def test_a_full_disk_is_one_line_and_leaves_the_earlier_model(tmp_path, room):
+    save(create_model("deit_nano"), tmp_path / "model", card="the earlier one")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    code = f"""
+import resource, signal, sys
+from softbias import create_model, save
+model = create_model("deit_nano", width=128, heads=4)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))
+try:
+    save(model, sys.argv[1])
+except (ValueError, OSError) as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "model"], capture_output=True, text=True)
+    assert done.stdout.startswith("SoftbiasError") and done.stdout.count("\n") == 1, done.stdout + done.stderr
+    assert str(tmp_path / "model") in done.stdout and ".tmp" not in done.stdout
+    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before

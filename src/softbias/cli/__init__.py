@@ -110,7 +110,7 @@ def in_words(error: SoftbiasError | OSError) -> str:
     'looks/rose.png: Permission denied; choose another folder or file'
     """
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{str(error.filename).removesuffix('.tmp')}: {error.strerror}; choose another folder or file"
+        return f"{error.filename}: {error.strerror}; choose another folder or file"
     return str(error)
 
 

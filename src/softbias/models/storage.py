@@ -13,17 +13,19 @@ from __future__ import annotations
 import json
 import typing
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 
 from softbias._version import __version__
 from softbias.bounds import Length, Side, Within
-from softbias.errors import SoftbiasError
+from softbias.errors import SoftbiasError, in_one_line
 from softbias.files import adding_to_folder, replacing, verify_checksums, write_checksums, write_text
 from softbias.models import Spec, build, create_model, spec_from_dict
 from softbias.models.cost import count_parameters
@@ -96,7 +98,7 @@ def save(
         if names:
             model.model.config.id2label = dict(enumerate(names))
             model.model.config.label2id = {name: index for index, name in enumerate(names)}
-        with adding_to_folder(folder) as temporary:
+        with writing(folder) as temporary:
             model.model.save_pretrained(temporary)
             if preprocessing and {"mean", "std"} <= set(preprocessing):
                 processor = image_processor(model, preprocessing)
@@ -122,12 +124,24 @@ def save(
         "softbias": {"format": FORMAT, "version": __version__, "name": getattr(model, "name", None)},
     }
     given = {name: value for name, value in config.items() if value is not None}
-    with adding_to_folder(folder) as temporary:
+    with writing(folder) as temporary:
         save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
         write_text(temporary / CONFIG, json.dumps(given, indent=2) + "\n")
         write_checksums(temporary, (CONFIG, WEIGHTS))
         write_text(temporary / CARD, model_card(model, names, config["pretrained_cfg"], card))
     return folder
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[Path]:
+    """A temporary folder whose files move into `folder` when all are written."""
+    try:
+        with adding_to_folder(folder) as temporary:
+            yield temporary
+    except SafetensorError as error:  # a full disk
+        raise SoftbiasError(
+            f"the model cannot be written to {folder} ({in_one_line(error)}): make room, or choose another folder"
+        ) from error
 
 
 def image_processor(model: HuggingFaceClassifier, preprocessing: Mapping[str, Any]) -> dict[str, Any]:
