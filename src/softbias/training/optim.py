@@ -17,12 +17,13 @@ import torch
 from torch import nn
 
 from softbias.errors import SoftbiasError
+from softbias.training.muon import Muon, is_for_muon
 from softbias.training.recipe import Recipe
 
 ONE_CYCLE_UP, ONE_CYCLE_START, ONE_CYCLE_END = 0.3, 1 / 25, 1 / 1000
 
 
-def parameter_groups(model: Any, weight_decay: float) -> list[dict[str, object]]:
+def parameter_groups(model: Any, weight_decay: float) -> list[dict[str, Any]]:
     """Matrices and masks are decayed. Vectors (biases, norms, gates) and the model's `no_weight_decay` (embeddings) are not."""
     spare = set(model.no_weight_decay()) if hasattr(model, "no_weight_decay") else set()
     decayed: list[nn.Parameter] = []
@@ -43,8 +44,23 @@ def build_optimizer(model: nn.Module, recipe: Recipe, *, graph: bool = False) ->
     lr = torch.tensor(recipe.peak_lr(), device=first.device) if graph else recipe.peak_lr()
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=lr, momentum=recipe.betas[0], nesterov=recipe.betas[0] > 0, fused=fused)
+    if recipe.optimizer == "muon":
+        return Muon(muon_groups(model, groups), lr=lr, betas=recipe.betas, fused=fused, capturable=graph)
     kind = torch.optim.AdamW if recipe.optimizer == "adamw" else torch.optim.Adam
     return kind(groups, lr=lr, betas=recipe.betas, fused=fused, capturable=graph)
+
+
+def muon_groups(model: nn.Module, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The groups, with the matrices for Muon in groups of their own."""
+    chosen = {id(parameter) for name, parameter in model.named_parameters() if is_for_muon(name, parameter)}
+    if not chosen:
+        raise SoftbiasError('optimizer="muon" is for matrices of blocks, but the model has none; take optimizer="adamw"')
+    found: list[dict[str, Any]] = []
+    for group in groups:
+        for muon in (True, False):
+            inside = [parameter for parameter in group["params"] if (id(parameter) in chosen) == muon]
+            found += [{**group, "params": inside, "muon": muon}] if inside else []
+    return found
 
 
 def learning_rate(recipe: Recipe, step: int, total_steps: int, warmup_steps: int) -> float:

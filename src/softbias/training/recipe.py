@@ -28,6 +28,7 @@ class Recipe(Checked):
     objective          one of `softbias.training.objectives`: "supervised", "rotation", or one that was registered
     rotations          of the objective "rotation": "all" four of each image in a batch, or "one" at random
     epochs, steps      the length; steps, where given, overrides epochs. The last incomplete batch of an epoch is left out
+    optimizer          "adamw", "adam", "sgd", or "muon" for the matrices of the blocks with "adamw" for the rest
     lr, lr_per         the learning rate; with lr_per it is lr · batch_size / lr_per
     schedule           "cosine" to min_lr, "one-cycle" (up for 30 %, then down), or "constant"; each after a linear warm-up
                        from warmup_lr over warmup_epochs (one-cycle has its own)
@@ -49,7 +50,7 @@ class Recipe(Checked):
     steps: Count | None = None
     batch_size: BatchSize = 256
     accumulate: BatchSize = 1
-    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    optimizer: Literal["adamw", "adam", "sgd", "muon"] = "adamw"
     lr: Rate = 1e-3
     lr_per: BatchSize | None = None
     betas: tuple[NotWhole, NotWhole] = (0.9, 0.999)
