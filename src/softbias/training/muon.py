@@ -65,8 +65,8 @@ class Muon(torch.optim.AdamW):
             if skipped is not None:
                 gradients = [torch.where(skipped.bool(), momentum, gradient) for momentum, gradient in pairs]
             torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
-            ahead = torch.stack(torch._foreach_lerp(gradients, momenta, MOMENTUM))
-            for parameter, change in zip(parameters, direction(ahead), strict=True):
+            updates = torch.stack(torch._foreach_lerp(gradients, momenta, MOMENTUM))
+            for parameter, change in zip(parameters, direction(updates), strict=True):
                 parameter.mul_(1 - lr * group["weight_decay"]).sub_(lr * change)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
