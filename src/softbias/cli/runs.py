@@ -266,5 +266,5 @@ def report(
         return
     from softbias.study.report import write_report
 
-    page = write_report(runs, out)
+    page = write_report(runs, out, message=lambda text: echo(f"softbias: {text}", file=sys.stderr))
     echo(f"{page}: {page.stat().st_size / 1e6:.1f} MB, opens offline; {page.parent / 'figures'} has its charts and tables")

@@ -27,6 +27,9 @@ from softbias.pages.interactive import figure_sizes, key_mark, ordered_names, sv
 TEMPLATES = Path(__file__).parent / "templates"
 KEPT_TOGETHER = (" %", "n = ", "p = ", " ± ")  # no line begins with a percent sign, and none ends after "n ="
 LITERAL = re.compile(r"<(style|script|pre)\b.*?</\1>", re.DOTALL)
+CONTROLS = [*range(9), 11, 12, *range(14, 32), *range(127, 160), *range(0xD800, 0xE000)]  # also halves of characters
+DIRECTIONS = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]  # they turn the text after a name around
+UNSEEN = dict.fromkeys([*CONTROLS, *DIRECTIONS], "\N{REPLACEMENT CHARACTER}")
 SIDE = 144  # of a small picture on a page, in CSS pixels
 STORED = 192  # larger pictures are scaled down to this side before they are stored in a page
 
@@ -45,8 +48,8 @@ def environment() -> Environment:
 
 
 def render(name: str, **values: Any) -> str:
-    """The page that a template makes from the values."""
-    return keep_together(environment().get_template(name).render(**values))
+    """The page that a template makes from the values; characters that cannot be seen are replaced by a sign."""
+    return keep_together(environment().get_template(name).render(**values).translate(UNSEEN))
 
 
 def keep_together(html: str) -> str:

@@ -94,4 +94,6 @@ class Predictions:
                 raise SoftbiasError(f"{path}: {name} must be {what} per picture, but is {array.dtype} of shape {array.shape}")
         if files is not None and len(files) != n:
             raise SoftbiasError(f"{path}: files must be one name per picture, {n}, but are {len(files)}")
+        if n and not 0 <= labels.min() <= labels.max() < probabilities.shape[1]:
+            raise SoftbiasError(f"{path}: labels must be numbers of its {probabilities.shape[1]} classes, but some are not")
         return Predictions(index, labels, probabilities, files)

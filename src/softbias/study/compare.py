@@ -180,7 +180,7 @@ def executor_for(settings: ExecutionSettings, jobs: int, on: str | None) -> Exec
 def make_report(out: Path, display: StudyDisplay) -> Path | None:
     """The page about the study. The runs took long, so an error here must not hide them."""
     try:
-        return write_report(out)
+        return write_report(out, message=display.message)
     except Exception as error:
         if environment.variable("SOFTBIAS_DEBUG"):
             raise

@@ -1,9 +1,14 @@
-"""Finished runs as a table: one row per run of a study's folder, of a store, or of loose run directories."""
+"""Finished runs as a table: one row per run of a study's folder, of a store, or of loose run directories; and what is damaged.
+
+A file that cannot be read costs a report one run, or a part of it, and never all the others.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +28,32 @@ COLUMNS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Damage:
+    """Something of a finished run that is missing or cannot be read.
+
+    run        the folder of the run
+    reason     what is wrong, with the file's name
+    left_out   whether the run takes part in no comparison; else a part of it is not drawn
+    """
+
+    run: str
+    reason: str
+    left_out: bool
+
+    @staticmethod
+    def of(run: Run, reason: str, *, left_out: bool) -> Damage:
+        """The damage with file names relative to the run: others read the report, too."""
+        return Damage(str(run.path), reason.replace(f"{run.path}{os.sep}", ""), left_out)
+
+
 def runs_frame(folders: str | Path | Iterable[str | Path]) -> pandas.DataFrame:
-    """One row per finished run of a study's folder, of a store, or of run directories.
+    """The table of `read_runs` alone."""
+    return read_runs(folders)[0]
+
+
+def read_runs(folders: str | Path | Iterable[str | Path]) -> tuple[pandas.DataFrame, tuple[Damage, ...]]:
+    """One row per finished run of a study's folder, of a store, or of run directories; and what is damaged.
 
     The plan of a study says which runs it has, and their arms. Loose runs are all taken, and their arms are named by the
     settings that differ between them. `accuracy` and the scores after it are on the test images; `finished` is a time.
@@ -34,16 +63,27 @@ def runs_frame(folders: str | Path | Iterable[str | Path]) -> pandas.DataFrame:
     rows: dict[str, dict[str, Any]] = {}
     loose: dict[str, RunSpec] = {}
     order: dict[str, int] = {}  # arms as the study names them
+    damaged: list[Damage] = []
     for given in [Path(folders)] if isinstance(folders, str | Path) else map(Path, folders):
         plan = read_plan(given)
         for planned in (plan or {}).values():
             order.setdefault(planned["arm"], len(order))
         for folder in run_folders(given):
-            row = read_row(folder)
-            if row is None or (plan is not None and row["id"] not in plan):
+            run = Run(folder)
+            if not run.finished:
                 continue
+            try:
+                row, spec = row_of(run), run.spec
+                found = check_parts(run, row)
+            except (OSError, SoftbiasError) as error:
+                if plan is None or folder.name.rpartition("-")[2] in plan:
+                    damaged.append(Damage.of(run, str(error), left_out=True))
+                continue
+            if plan is not None and row["id"] not in plan:
+                continue
+            damaged += found
             if plan is None:
-                loose[row["id"]] = Run(folder).spec
+                loose[row["id"]] = spec
             else:
                 row["arm"] = plan[row["id"]]["arm"]
             rows.setdefault(row["id"], row)
@@ -51,7 +91,26 @@ def runs_frame(folders: str | Path | Iterable[str | Path]) -> pandas.DataFrame:
         rows[id]["arm"] = rows[id].get("arm") or name
     frame = pandas.DataFrame(list(rows.values()), columns=list(COLUMNS))
     frame["rank"] = [order.get(arm, len(order)) for arm in frame["arm"]]
-    return frame.sort_values(["data", "rank", "arm", "train_fraction", "seed"], ignore_index=True).drop(columns="rank")
+    frame = frame.sort_values(["data", "rank", "arm", "train_fraction", "seed"], ignore_index=True).drop(columns="rank")
+    return frame, tuple(damaged)
+
+
+def check_parts(run: Run, row: Mapping[str, Any]) -> list[Damage]:
+    """The parts of a run that a report can do without. Damaged predictions raise an error: the score may be as wrong."""
+    predictions = run.predictions()
+    found = []
+    if predictions is None and row["accuracy"] is not None and not row["pretext"]:
+        found.append(f"{run.predictions_path.name} is missing: its test pictures are not compared one by one")
+    if predictions is not None and row["n_test"] not in (None, len(predictions.index)):
+        raise SoftbiasError(f"{run.predictions_path} has {len(predictions.index)} pictures, but summary.json {row['n_test']}")
+    if not run.metrics_path.is_file():
+        found.append(f"{run.metrics_path.name} is missing: it has no learning curves")
+    for read in (run.metrics, run.environment):
+        try:
+            read()
+        except (OSError, SoftbiasError) as error:
+            found.append(str(error))
+    return [Damage.of(run, reason, left_out=False) for reason in found]
 
 
 def store_path(study: StudySpec, folder: Path) -> Path:
@@ -72,23 +131,30 @@ def run_folders(folder: Path) -> list[Path]:
         raise SoftbiasError(f"there is no study and no run at {folder}")
     if Run(folder).begun:
         return [folder]
-    return sorted(file.parent for file in find_store(folder).glob("*/config.yaml"))
+    store = find_store(folder)
+    return sorted({file.parent for name in ("config.yaml", "summary.json") for file in store.glob(f"*/{name}")})
 
 
 def read_row(folder: Path) -> dict[str, Any] | None:
-    """The row of a finished run; None for a run that is not finished."""
-    import pandas
-
-    run = Run(folder)
+    """The row of a finished run; None for one that is not finished, or damaged."""
     try:
-        summary = run.summary()
+        return row_of(Run(folder))
     except (OSError, SoftbiasError):
         return None
+
+
+def row_of(run: Run) -> dict[str, Any]:
+    """The row of a finished run; an error gives the reason if it cannot be read."""
+    import pandas
+
+    summary = run.summary()
     test, baseline = summary.get("test") or {}, summary.get("baseline") or {}
     row = {name: summary.get(name) for name in COLUMNS}
     row |= {name: test.get(name) for name in ("accuracy", "top5", "balanced_accuracy", "macro_f1")}
-    row |= {"run": str(folder), "n_train": summary["pictures"]["train"], "n_test": test.get("n"), "arm": None}
-    row |= {"baseline_accuracy": baseline.get("accuracy"), "hardware": run.environment().get("hardware")}
+    row |= {"run": str(run.path), "n_train": summary["pictures"]["train"], "n_test": test.get("n"), "arm": None}
+    row |= {"baseline_accuracy": baseline.get("accuracy")}
+    with suppress(OSError, SoftbiasError):  # `check_parts` gives the reason
+        row["hardware"] = run.environment().get("hardware")
     row["finished"] = pandas.Timestamp(run.summary_path.stat().st_mtime, unit="s", tz="UTC")
     return row
 

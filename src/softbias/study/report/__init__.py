@@ -21,7 +21,7 @@ from softbias.study.report.accuracy import accuracy_blocks, differences_blocks, 
 from softbias.study.report.costs import class_blocks, cost_blocks
 from softbias.study.report.examples import example_section
 from softbias.study.report.learning import fitted_blocks, learning_blocks
-from softbias.study.report.provenance import commands, facts, measured_after, notices, run_rows
+from softbias.study.report.provenance import commands, damage_text, facts, measured_after, notices, run_rows
 from softbias.study.report.results import Material, ReportBlock, Results, gather, published_table, slug
 
 CHARTS: dict[str, tuple[str, Callable[[Results, str], list[ReportBlock]]]] = {  # name: title of the section, drawing function
@@ -35,11 +35,17 @@ CHARTS: dict[str, tuple[str, Callable[[Results, str], list[ReportBlock]]]] = {  
 }
 
 
-def write_report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:
+def write_report(
+    runs: str | Path | Sequence[str | Path],
+    out: str | Path | None = None,
+    *,
+    message: Callable[[str], None] | None = None,
+) -> Path:
     """Write report.html about a study or any finished runs, and its charts and tables as files under figures/.
 
-    runs   a study's folder, or folders of runs
-    out    the folder to write to; a study's own folder if not given, and `report` for loose runs
+    runs      a study's folder, or folders of runs
+    out       the folder to write to; a study's own folder if not given, and `report` for loose runs
+    message   gets a sentence that says how many runs are damaged
 
     Returns the path of the page.
     """
@@ -54,6 +60,9 @@ def write_report(runs: str | Path | Sequence[str | Path], out: str | Path | None
     published = published_table(results)
     write_files(page.parent / "figures", results, [*sections, {"blocks": {"": [ReportBlock(tables=[published])]}}])
     write_text(page, render_report(results, sections, published))
+    if message is not None:
+        for text in damage_text(material):
+            message(text)
     return page
 
 

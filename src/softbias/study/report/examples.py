@@ -136,6 +136,13 @@ def card(material: Material, found: Votes, reader: PictureReader, index: int) ->
     }
 
 
+def is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
 class PictureReader:
     """Test pictures from their files, or from the set that the run's config names; `missing` is the reason where they fail."""
 
@@ -143,7 +150,7 @@ class PictureReader:
         self.found = found
         self.data: Dataset | None = None
         self.missing: str | None = None
-        if found.tested.files is None or not Path(found.tested.files[0]).is_file():
+        if found.tested.files is None or not is_file(found.tested.files[0]):
             self.data, self.missing = self.load()
 
     def load(self) -> tuple[Dataset | None, str | None]:
@@ -170,6 +177,6 @@ class PictureReader:
         try:
             with Image.open(tested.files[index]) as image:
                 return picture(np.asarray(image.convert("RGB")))
-        except OSError:
+        except (OSError, ValueError):
             self.missing = "Some pictures are not shown: their files could not be read."
             return None

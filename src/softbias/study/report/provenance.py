@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -49,6 +50,7 @@ def notices(material: Material) -> list[str]:
             "cannot be compared."
         )
     found += below_baseline(material)
+    found += damage_text(material)
     missing = incomplete(material)
     if missing:
         found.append(missing)
@@ -57,6 +59,17 @@ def notices(material: Material) -> list[str]:
         verb = "are" if left_out > 1 else "is"
         found.append(f"{count(left_out, 'finished run')} {verb} left out: without a test score, or a repetition.")
     return found
+
+
+def damage_text(material: Material) -> list[str]:
+    """How many runs are damaged, and what that costs, in a sentence; none where all are whole."""
+    runs, out = len({one.run for one in material.damage}), len({one.run for one in material.left_out})
+    if not runs:
+        return []
+    whole = len(material.frame) + out
+    cost = f"{out} {'is' if out == 1 else 'are'} left out of every comparison" if out else "all scores are compared"
+    reasons = "the table of all runs has the reasons"
+    return [f"{runs} of {count(whole, 'finished run')} {'is' if runs == 1 else 'are'} damaged: {cost}; {reasons}."]
 
 
 def below_baseline(material: Material) -> list[str]:
@@ -93,7 +106,7 @@ def facts(material: Material) -> list[tuple[str, str]]:
     """Name and value: runs, time, budget, hardware, versions."""
     frame = material.frame
     before = frame[frame["pretext"].astype(bool)]
-    environments = [Run(run).environment() for run in frame["run"]]
+    environments = [environment_of(run) for run in frame["run"]]
     seconds = float(pd.to_numeric(frame["seconds"]).sum())
     rows = [("Runs", f"{len(material.runs)} compared" + (f", {len(before)} pre-trainings" if len(before) else ""))]
     rows += [("Training", f"{duration(seconds)} of training in all, {duration(seconds / len(frame))} a run")]
@@ -116,6 +129,12 @@ def facts(material: Material) -> list[tuple[str, str]]:
     rows += [("Versions", ", ".join(text for text in versions if not text.endswith(" ")))]
     rows += [("Source", f"git {text}") for text in [distinct(one.get("git") for one in environments)] if text]
     return rows
+
+
+def environment_of(run: str) -> dict[str, Any]:
+    with suppress(OSError, SoftbiasError):  # `Material.damage` has the reason
+        return Run(run).environment()
+    return {}
 
 
 def recipes(material: Material) -> str:
@@ -157,7 +176,12 @@ def typed(folder: Path) -> str:
 def run_rows(material: Material) -> list[dict[str, str]]:
     """A row per run, with the address of its page, or with the command that draws it."""
     base = material.folder
-    made = []
+    reasons = dict[str, list[str]]()
+    for one in material.damage:
+        reasons.setdefault(one.run, []).append(one.reason)
+    empty = dict.fromkeys(("data", "train_fraction", "seed", "steps", "time", "href", "command"), "")
+    empty |= {"arm": "damaged", "accuracy": "–"}
+    made = [{**empty, "id": Path(one.run).name, "damage": one.reason} for one in material.left_out]
     for row in each(material.runs):
         page = Run(row.run).page_path
         inside = base is not None and page.is_file() and page.resolve().is_relative_to(base.resolve())
@@ -170,6 +194,7 @@ def run_rows(material: Material) -> list[dict[str, str]]:
                 "seed": str(row.seed),
             }
             | {"steps": f"{row.steps:,}", "time": duration(row.seconds), "accuracy": f"{100 * row.accuracy:.1f} %"}
+            | {"damage": "; ".join(reasons.get(row.run, []))}
             | {"href": Path(os.path.relpath(page, base)).as_posix() if inside and base is not None else ""}
             | {"command": "" if page.is_file() else f"softbias report {shlex.quote(typed(Path(row.run)))}"}
         )

@@ -4,8 +4,10 @@ piece of a section of the report.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +20,7 @@ from softbias.pages.format import plus_minus, points, share
 from softbias.runs.predictions import Predictions
 from softbias.runs.run import Run
 from softbias.study.comparison import compare_arms, prepare, summarize
-from softbias.study.frame import runs_frame
+from softbias.study.frame import Damage, read_runs
 from softbias.study.headline import each
 from softbias.study.learning_curve import Fitted, curve_fits, matching_data
 from softbias.study.spec import PublishedNumber, StudySpec, read_study
@@ -35,6 +37,7 @@ class Material:
     folder   the folder of the study; None for loose runs and for several studies
     arms     names of the arms, in the order of the page
     sets     names of the data sets, in the order of the page
+    damage   what cannot be read of the finished runs
     """
 
     frame: pd.DataFrame
@@ -44,6 +47,12 @@ class Material:
     folder: Path | None
     arms: list[str]
     sets: list[str]
+    damage: tuple[Damage, ...] = ()
+
+    @property
+    def left_out(self) -> list[Damage]:
+        """The runs that are damaged so that they are not compared."""
+        return [one for one in self.damage if one.left_out]
 
     def number(self, arm: str) -> int:
         return self.arms.index(arm)
@@ -58,7 +67,9 @@ class Material:
 
 def gather(folders: Sequence[Path]) -> Material:
     """Read the runs; an error names what is missing."""
-    frame = runs_frame(folders)
+    frame, damage = read_runs(folders)
+    if not len(frame) and damage:
+        raise SoftbiasError(f"each finished run in {', '.join(map(str, folders))} is damaged, the first so: {damage[0].reason}")
     if not len(frame):
         raise SoftbiasError(f"there is no finished run in {', '.join(map(str, folders))}; a report is made of finished runs")
     runs = prepare(frame)
@@ -70,7 +81,7 @@ def gather(folders: Sequence[Path]) -> Material:
     folder = folders[0] if len(folders) == 1 and is_study(folders[0]) else None
     study = next((read_study(given) for given in folders if (given / "study.yaml").is_file()), None)
     arms = [arm for arm in dict.fromkeys(frame["arm"]) if arm in set(runs["arm"])]
-    return Material(frame, runs, study, tuple(folders), folder, arms, list(dict.fromkeys(runs["data"])))
+    return Material(frame, runs, study, tuple(folders), folder, arms, list(dict.fromkeys(runs["data"])), damage)
 
 
 def is_study(folder: Path) -> bool:
@@ -78,8 +89,10 @@ def is_study(folder: Path) -> bool:
 
 
 def epochs_of(run: str) -> pd.DataFrame:
-    """The epochs of a run: step, loss, accuracy, and with validation images val_loss, val_accuracy."""
-    return pd.DataFrame(Run(run).metrics())
+    """The epochs of a run: step, loss, accuracy, and with validation images val_loss, val_accuracy; none if damaged."""
+    with suppress(OSError, SoftbiasError):  # `Material.damage` has the reason
+        return pd.DataFrame(Run(run).metrics())
+    return pd.DataFrame()
 
 
 def classes_of(run: str) -> pd.DataFrame:
@@ -210,4 +223,7 @@ def slug(text: str) -> str:
     >>> slug("my/pictures set")
     'my-pictures-set'
     """
-    return re.sub(r"[^\w.]+", "-", str(text)).strip("-")
+    short = re.sub(r"[^\w.]+", "-", str(text)).strip("-.")
+    if len(short.encode(errors="replace")) <= 100:
+        return short
+    return f"{short[:20]}-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"  # file systems allow 255 bytes
