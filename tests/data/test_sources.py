@@ -187,7 +187,7 @@ def test_the_size_may_be_left_open_or_be_a_rectangle(tmp_path):
     assert data.img_size == (64, 64)
     assert noted(data, "size-chosen", size=64)
     assert load_dataset(root, img_size=(16, 24)).img_size == (16, 24)
-    with pytest.raises(ValueError, match="got 0"):
+    with pytest.raises(ValueError, match=r"img_size .* but is 0"):
         load_dataset(root, img_size=0)
 
 
@@ -219,7 +219,7 @@ def test_a_folder_of_npy_files_is_read_as_arrays(tmp_path):
 def test_what_cannot_be_read_is_refused_before_any_work(tmp_path):
     with pytest.raises(ValueError, match=r"there is no file or folder .*gone"):
         load_dataset(tmp_path / "gone")
-    with pytest.raises(ValueError, match=r"resize_mode must be 'crop' or .* 'squash'"):
+    with pytest.raises(ValueError, match=r"no resize_mode 'squash'"):
         load_dataset(make(tmp_path / "set", {"a": 2, "b": 2}), resize_mode="squash")
     for options in ({"group_by": "x"}, {"manifest": "split.csv"}, {"skip_broken": True}, {"seed": 1}):
         with pytest.raises(ValueError, match=f"named set fashion .*{next(iter(options))} is for your own pictures"):
@@ -251,9 +251,9 @@ def test_file_names_that_are_no_text_survive_cache_and_manifest(tmp_path):
     ("options", "message"),
     [
         ({"fit": "crop"}, "there is no field 'fit'"),
-        ({"img_size": "large"}, "img_size must be a whole number or a list .*, but is 'large'"),
+        ({"img_size": "large"}, "img_size must be a whole number .*, but is 'large'"),
         ({"img_size": [8, 8, 8]}, "img_size must be"),
-        ({"resize_mode": "squash"}, "resize_mode must be 'crop' or 'pad' or 'stretch' or nothing, but is 'squash'"),
+        ({"resize_mode": "squash"}, "no resize_mode 'squash'; the choices are crop, pad, stretch"),
         ({"skip_broken": "yes"}, "skip_broken must be true or false or nothing, but is 'yes'"),
     ],
 )

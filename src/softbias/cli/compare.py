@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -38,6 +39,7 @@ def compare(options: Annotated[CompareOptions, arg(name="")], *, line: Line = NO
         )
     if not options.models:
         raise SoftbiasError("which models? softbias compare DATA --models deit_nano,convit_nano; softbias models lists them")
+    from softbias.data.cache import writing_nothing
     from softbias.study.arms import arms_from
     from softbias.study.compare import study_for
     from softbias.study.spec import parse_numbers, parse_seeds
@@ -46,11 +48,12 @@ def compare(options: Annotated[CompareOptions, arg(name="")], *, line: Line = NO
     seeds = parse_seeds(options.seeds)
     asked = {"img_size": options.img_size, "data_dir": None if options.data_dir is None else str(options.data_dir)}
     data_options = {name: value for name, value in asked.items() if value is not None}
-    spec = study_for(
-        options.data, arms, fractions=fractions, seeds=seeds, recipe=options.recipe, overrides=line.overrides,
-        budget=options.budget, tune=options.tune, name=options.name, out=options.out, store=options.store,
-        data_options=data_options, device=options.device,
-    )  # fmt: skip
+    with writing_nothing() if options.dry_run else nullcontext():
+        spec = study_for(
+            options.data, arms, fractions=fractions, seeds=seeds, recipe=options.recipe, overrides=line.overrides,
+            budget=options.budget, tune=options.tune, name=options.name, out=options.out, store=options.store,
+            data_options=data_options, device=options.device,
+        )  # fmt: skip
     return run(spec, options)
 
 

@@ -21,8 +21,9 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
@@ -54,6 +55,32 @@ STALE = 24 * 3600  # seconds without a write, after which an unfinished entry be
 UNFINISHED = ".part"
 
 
+_may_write: ContextVar[bool] = ContextVar("may_write", default=True)
+
+
+@contextmanager
+def writing_nothing() -> Iterator[None]:
+    """Inside, nothing is decoded into the cache and nothing is downloaded: a set has noise for the pictures that it lacks.
+
+    Its labels, splits and sizes are right, which is what a plan needs.
+    """
+    token = _may_write.set(False)
+    try:
+        yield
+    finally:
+        _may_write.reset(token)
+
+
+def may_write() -> bool:
+    return _may_write.get()
+
+
+def noise(count: int, size: tuple[int, int]) -> Images:
+    """Images of noise, all the same one, which take the memory of one.  # (count, height, width, 3)"""
+    one = np.random.default_rng(0).integers(0, 256, (1, *size, 3), dtype=np.uint8)
+    return np.broadcast_to(one, (count, *size, 3))
+
+
 class About(TypedDict):
     """about.json of an entry. problems: path, reason and kind of each picture that could not be read."""
 
@@ -81,6 +108,8 @@ def decode_all(
     folder = cache_location(cache_dir)
     entry = folder / _key(listing, size, resize_mode, copies)
     found = _open(entry, copies)
+    if found is None and not may_write():
+        return noise(len(listing), size), np.arange(len(listing)), [], None
     if found is None:
         _make(entry, listing, size, resize_mode, workers, progress, copies)
         found = _open(entry, copies)

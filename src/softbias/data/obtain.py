@@ -15,7 +15,7 @@ from typing import NoReturn, TypeVar
 
 import numpy as np
 
-from softbias.data.cache import decode_all
+from softbias.data.cache import decode_all, may_write
 from softbias.data.dataset import Dataset
 from softbias.data.folders import natural
 from softbias.data.listing import Listing, list_folder, make_listing, some
@@ -177,6 +177,9 @@ def reachable(request: DatasetRequest, url: str) -> bool:
     """Whether a download can start; if not, `tried` gets the reason. Never waits longer than PROBE_SECONDS."""
     if not request.download:
         request.tried.append("downloading was switched off")
+        return False
+    if not may_write():
+        request.tried.append("a dry run downloads nothing")
         return False
     if is_on("SOFTBIAS_OFFLINE"):
         request.tried.append("downloading was switched off by SOFTBIAS_OFFLINE")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from softbias.data.array_files import ArrayFiles
 from softbias.data.arrays import CLASSES_FILE, as_text, read_arrays, read_class_names
-from softbias.data.cache import Progress, decode_pack
+from softbias.data.cache import Progress, decode_pack, may_write, noise
 from softbias.data.dataset import Dataset
 from softbias.data.decode import Images, in_order, load, resize_all, resized, stack
 from softbias.data.listing import some
@@ -154,9 +154,9 @@ def resized_set(data: Dataset, size: tuple[int, int] | None, resize_mode: str, f
         return data
 
     def make() -> Images:
-        return resize_all(data.images, size, resize_mode)
+        return resize_all(data.images, size, resize_mode) if may_write() else noise(len(data.images), size)
 
-    images = decode_pack(files, size, resize_mode, make) if files else make()
+    images = decode_pack(files, size, resize_mode, make) if files and may_write() else make()
     return replace(data, images=images).with_notes(*resize_notes(data.img_size, size, resize_mode))
 
 

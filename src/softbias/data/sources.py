@@ -24,7 +24,7 @@ from PIL import Image
 
 from softbias.bounds import Seed, ShortText, Side, Workers
 from softbias.data.arrays import is_array_folder, read_arrays
-from softbias.data.cache import Progress, decode_all
+from softbias.data.cache import Progress, decode_all, may_write
 from softbias.data.dataset import Dataset
 from softbias.data.decode import Images, check_resize_mode, heif_available
 from softbias.data.duplicates import thumbnails
@@ -145,6 +145,7 @@ class Source:
             kinds = sorted({problem.kind for problem in problems})
             notes.append(Note("broken-pictures", {"count": len(problems), "total": len(listing), "kinds": kinds}))
         notes.append(Note("pictures-at", {"height": size[0], "width": size[1], "resize_mode": resize_mode}))
+        manifest = manifest if may_write() or (manifest and Path(manifest).exists()) else None
         found = split_readable(listing, kept, seed, manifest, thumbs)
         files = tuple(str(file) for file in found.listing.files)
         about = (listing.name, images, found.listing.labels, listing.class_names, found.splits, files)

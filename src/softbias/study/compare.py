@@ -16,6 +16,7 @@ import pandas
 
 from softbias import environment
 from softbias.bounds import AnyPath, Fraction, LongText, Seed, ShortText, Workers
+from softbias.data.cache import writing_nothing
 from softbias.errors import SoftbiasError, describe_error
 from softbias.files import require_writable
 from softbias.pages.format import count
@@ -132,13 +133,13 @@ def run_study(
         import_ray()
     if spec.tune:
         import_optuna()
+    if dry_run:
+        return dry_plan(spec, out, store, jobs if on is None else None, device, baseline, display)
     for note in dict.fromkeys(text(note) for name in spec.data for note in load_once(name, spec.data_options).notes):
         display.message(note)
-    if spec.tune and dry_run:
-        display.message(f"the {spec.tune} trials of every arm come first, each as long as a run on all of its data")
     with executor_for(settings, jobs, on) as executor:
         chosen = {}
-        if spec.tune and not dry_run:
+        if spec.tune:
             write_study(spec, out)
             chosen = search(spec, out, executor, settings, display)
         runs = study_runs(spec, chosen)
@@ -146,8 +147,6 @@ def run_study(
             runs, store, executor.seconds_per_step, jobs=executor.jobs or 1, baseline=baseline, message=display.message
         )
         display.message(plan.describe(executor.jobs))
-        if dry_run:
-            return Comparison(out, plan, runs_frame(out if out.is_dir() else []))
         write_study(spec, out)
         write_plan(runs, out)
         failed: list[tuple[str, str]] = []
@@ -186,6 +185,26 @@ def make_report(out: Path, display: StudyDisplay) -> Path | None:
             raise
         display.message(f"no report could be made ({describe_error(error)}); softbias report {out} tries it again")
         return None
+
+
+def dry_plan(
+    spec: StudySpec, out: Path, store: Store, jobs: int | None, device: str, baseline: bool, display: StudyDisplay
+) -> Comparison:
+    """What a study would do. Nothing is written, and all of its sets are looked for first; steps are timed on noise.
+
+    jobs   processes at a time; None where their number is not known
+    """
+    with writing_nothing(), ThisProcess(device) as executor:
+        before = [arm.pretrain.data for arm in spec.arms if arm.pretrain and arm.pretrain.data]
+        for name in dict.fromkeys((*spec.data, *before)):
+            load_once(name, spec.data_options)
+        if spec.tune:
+            display.message(f"the {spec.tune} trials of every arm come first, each as long as a run on all of its data")
+        runs = study_runs(spec, {})
+        at_once = max(1, jobs) if jobs is not None else None
+        plan = plan_study(runs, store, executor.seconds_per_step, jobs=at_once or 1, baseline=baseline, message=display.message)
+        display.message(plan.describe(at_once))
+        return Comparison(out, plan, runs_frame(out if out.is_dir() else []))
 
 
 @checked_arguments

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from softbias.data.cache import may_write
 from softbias.errors import SoftbiasError
 from softbias.files import write_text
 from softbias.pages.format import share
@@ -168,11 +169,11 @@ def in_order(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
 
 def load_once(data: str, options: Mapping[str, Any]) -> Dataset:
     """A data set; the process keeps it in memory for its next runs."""
-    return _load(data, json.dumps(dict(options), sort_keys=True, default=str))
+    return _load(data, json.dumps(dict(options), sort_keys=True, default=str), may_write())
 
 
 @lru_cache(maxsize=DATASETS)
-def _load(data: str, options: str) -> Dataset:
+def _load(data: str, options: str, _decoded: bool) -> Dataset:
     from softbias.data import load_dataset
 
     return load_dataset(data, **json.loads(options))
