@@ -153,6 +153,15 @@ def test_unlabeled_test_images_and_empty_splits_are_left_out_with_a_note(tmp_pat
         assert any(part in text(note) for note in listing.notes)
 
 
+def test_an_empty_class_folder_of_test_is_noted_and_one_of_train_is_refused(tmp_path):
+    listing = list_folder(tree(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "test/a/1.jpg", "test/b/"))
+    assert listing.split == ("test", "train", "train")
+    assert any("b has no pictures" in text(note) for note in listing.notes)
+    (tmp_path / "train" / "b" / "1.jpg").unlink()
+    with pytest.raises(ValueError, match=r"the class folder .*b has no pictures, it is empty"):
+        list_folder(tmp_path)
+
+
 def test_a_path_that_is_no_folder_is_refused(tmp_path):
     with pytest.raises(ValueError, match="does not exist"):
         list_folder(tmp_path / "gone")

@@ -145,7 +145,7 @@ def _list(root: Path, walk: FolderWalk) -> Listing:
         elif name is None or not inside:
             notes.append(Note("empty-folder", {"folder": str(folder)}))
         if name and inside:
-            found_files, names = _classes(folder, inside, walk, notes)
+            found_files, names = _classes(folder, inside, walk, notes, may_be_empty=name != "train")
             files += found_files
             classes += names
             split += [name] * len(found_files)
@@ -157,8 +157,10 @@ def _left_out(folder: Path, files: Sequence[Path]) -> Note:
     return Note("pictures-without-class", {"count": len(files), "folder": str(folder)})
 
 
-def _classes(root: Path, folders: Sequence[Path], walk: FolderWalk, notes: list[Note]) -> tuple[list[Path], list[str]]:
-    """The pictures below each class folder, and the class of each."""
+def _classes(
+    root: Path, folders: Sequence[Path], walk: FolderWalk, notes: list[Note], may_be_empty: bool = False
+) -> tuple[list[Path], list[str]]:
+    """The pictures below each class folder, and the class of each. may_be_empty: val and test may lack a class."""
     files: list[Path] = []
     classes: list[str] = []
     others: Counter[str] = Counter()
@@ -167,7 +169,7 @@ def _classes(root: Path, folders: Sequence[Path], walk: FolderWalk, notes: list[
         found = walk.below(folder, seen)
         unknown = {suffix: count for suffix, count in seen.items() if suffix not in OTHER_SUFFIXES}
         others.update(unknown)
-        if not found and seen and not unknown:
+        if not found and not unknown and (seen or may_be_empty):
             notes.append(Note("empty-folder", {"folder": str(folder)}))
         elif not found:
             holds = f"it holds {some([f'{n} {suffix}' for suffix, n in unknown.items()])}" if unknown else "it is empty"
@@ -176,7 +178,7 @@ def _classes(root: Path, folders: Sequence[Path], walk: FolderWalk, notes: list[
         classes += [escaped(unicodedata.normalize("NFC", folder.name))] * len(found)
     if others:
         notes.append(Note("other-files", {"count": others.total(), "folder": str(root), "suffixes": sorted(others)}))
-    if len(set(classes)) == 1 and walk.entries(folders[0])[0]:
+    if len(set(classes)) == 1 and not may_be_empty and walk.entries(folders[0])[0]:
         raise SoftbiasError(f"{root}: there is only one class, {classes[0]!r}; did you mean {folders[0]}?")
     return files, classes
 
