@@ -66,7 +66,7 @@ COMMANDS = {
     "app": Command(lambda shop, run: [run]),
     "report-study": Command(lambda shop, run: ["report", run], "numbers", 0.5, ("study",)),
     "runs-study": Command(lambda shop, run: ["runs", run, "--json"], "numbers", 0.5, ("study",)),
-    "resume-study": Command(lambda shop, run: ["study", run, "--device", "cpu", "--quiet"], "files", 0.5, ("study",)),
+    "resume-study": Command(lambda shop, run: ["study", run, "--device", "cpu"], "files", 0.5, ("study",)),
 }  # fmt: skip
 
 

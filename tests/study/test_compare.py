@@ -133,6 +133,21 @@ def test_a_half_written_run_is_done_again(little_study, tmp_path):
     assert len(display.started) == 2 and outcome(tmp_path) == whole
 
 
+def test_a_run_whose_model_or_settings_are_damaged_is_done_again_and_other_losses_are_named(little_study, tmp_path):
+    spec = little_study("deit_nano", seeds=3, fractions=1)
+    do(spec, tmp_path)
+    before = outcome(tmp_path)
+    first, second, third = sorted(path for path in (tmp_path / "runs").iterdir() if not path.name.startswith("."))
+    weights = first / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
+    (second / "config.yaml").write_text((second / "config.yaml").read_text()[:40])
+    (third / "environment.json").unlink()
+    done, display = do(spec, tmp_path)
+    assert len(display.started) == 2 and not done.failed and outcome(tmp_path) == before
+    assert any("environment.json" in each for each in display.messages)
+    assert any("model is lost" in each for each in display.messages)
+
+
 def test_the_library_returns_a_comparison_that_a_notebook_shows(image_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = softbias.compare(

@@ -21,7 +21,8 @@ from softbias.runs.galleries import AFTER, BEFORE
 from softbias.runs.run import Run
 
 MODEL, METRICS, SUMMARY = "model", "metrics.jsonl", "summary.json"
-RESULTS = (METRICS, "split.csv", BEFORE, AFTER, "predictions.npz", "environment.json", SUMMARY)
+PREDICTIONS = "predictions.npz"
+RESULTS = (METRICS, "split.csv", BEFORE, AFTER, PREDICTIONS, "environment.json", SUMMARY)
 PAGE, CONFUSION = "report.html", "confusion.png"
 ENDS = {PAGE: b"</html>", CONFUSION: b"IEND\xaeB`\x82"}  # of a whole file
 
@@ -60,6 +61,11 @@ def find_lost_page(run: Run) -> list[str]:
 def ends_well(run: Run, name: str) -> bool:
     path = run.path / name
     return path.is_file() and path.read_bytes().rstrip().endswith(ENDS[name])
+
+
+def needed_for_results(name: str) -> bool:
+    """Whether a study needs a file of a run: its model, its scores and its predictions."""
+    return name in (MODEL, SUMMARY, PREDICTIONS)
 
 
 def only_page(lost: Sequence[str]) -> bool:

@@ -58,7 +58,15 @@ class Store:
         return self.path / spec.title
 
     def finished(self, spec: RunSpec) -> bool:
-        return is_whole(self.folder(spec), spec.id)
+        """Whether a run is finished, and its model and scores are as they were written."""
+        return is_whole(self.folder(spec), spec.id) and not self.lost(spec)[0]
+
+    def lost(self, spec: RunSpec) -> tuple[list[str], list[str]]:
+        """What a finished run has lost: files that the results need, for which it is trained again, and others."""
+        from softbias.runs.artifacts import find_lost, needed_for_results  # torch
+
+        lost = find_lost(Run(self.folder(spec)), page=False)
+        return [name for name in lost if needed_for_results(name)], [name for name in lost if not needed_for_results(name)]
 
     def state(self, spec: RunSpec) -> State:
         return self.state_of(self.folder(spec), spec.id)
@@ -161,11 +169,13 @@ class Store:
 
 def is_whole(folder: Path, id: str) -> bool:
     """Whether a run is finished and complete: its summary can be read, is of this run, and the model lies beside it."""
+    run = Run(folder)
     try:
-        summary = Run(folder).summary()
+        summary = run.summary()
+        same = summary.get("id") == id == run.spec.id
     except (OSError, SoftbiasError):
         return False
-    return summary.get("id") == id and all((folder / "model" / name).is_file() for name in ("config.json", "model.safetensors"))
+    return same and all((folder / "model" / name).is_file() for name in ("config.json", "model.safetensors"))
 
 
 def read_failure(folder: Path) -> str | None:

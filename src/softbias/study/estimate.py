@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import shlex
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from softbias.pages.format import estimated_duration
 from softbias.runs.prepare import make_plan, make_split
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
-from softbias.runs.store import Store
+from softbias.runs.store import State, Store
 from softbias.study.plan import PlannedRun, in_order, load_once
 from softbias.training.acceleration import make_accelerator
 from softbias.training.checkpoint import Keep
@@ -81,7 +82,7 @@ def plan_study(
     seconds_per_step   (run, number at a time) -> the time of a training step
     message            is called before steps are timed, which may take a while
     """
-    states = {run.id: store.state(run.spec) for run in runs}
+    states = {run.id: checked_state(run, store, message) for run in runs}
     missing = [run for run in runs if states[run.id] != "finished"]
     finished = [run for run in runs if states[run.id] == "finished"]
     at_once = max(1, min(jobs, len(missing)))
@@ -89,6 +90,18 @@ def plan_study(
         finished, missing, store, lambda run: seconds_per_step(run, at_once), at_once if baseline else 0, message
     )
     return StudyPlan(tuple(runs), tuple(missing), states, seconds)
+
+
+def checked_state(run: PlannedRun, store: Store, message: Callable[[str], None]) -> State:
+    """The state of a run; one whose model or scores are damaged is not finished, and what else is lost is said."""
+    state = store.state(run.spec)
+    needed, others = store.lost(run.spec) if state == "finished" else ([], [])
+    if needed:
+        message(f"{run.label}: {', '.join(needed)} is lost or damaged, so the run is trained again")
+    elif others:
+        again = shlex.join(["softbias", "fit", "--resume", "--out", str(store.folder(run.spec))])
+        message(f"{run.label}: {', '.join(others)} is lost or damaged; {again} makes it again")
+    return "stopped" if needed else state
 
 
 def estimate_time(
