@@ -16,6 +16,7 @@ import traceback
 from dataclasses import dataclass
 
 VERDICTS = ("ok", "traceback", "silent wrong number", "lost artefact", "hang", "leak", "unclear")
+WARNING = re.compile(r"damaged|lost|not.finished")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
 
 
@@ -87,9 +88,9 @@ def judge(answer: Answer) -> Outcome:
 
 
 def notes(answer: Answer, reference: Answer) -> list[str]:
-    """The lines that say what is wrong: those of stderr that the undamaged run did not print, and any with that word."""
+    """The lines that say what is wrong: those of stderr that the undamaged run did not print, and any about damage."""
     usual = set((reference.err + reference.out).splitlines())
-    lines = [*answer.err.splitlines(), *(line for line in answer.out.splitlines() if "damaged" in line)]
+    lines = [*answer.err.splitlines(), *(line for line in answer.out.splitlines() if WARNING.search(line))]
     return [line for line in lines if line.strip() and line not in usual]
 
 

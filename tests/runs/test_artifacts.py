@@ -213,3 +213,22 @@ def test_a_process_killed_as_soon_as_a_file_appears_loses_nothing(never_killed, 
     found = contents(out)
     assert all(found[name] == never_killed[name] for name in ("weights", "predictions", "files", "config"))
     assert found["summary"]["test"] == never_killed["summary"]["test"] and find_lost(Run(out), page=True) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("environment.json", lambda run: run.environment()),
+        ("metrics.jsonl", lambda run: run.metrics()),
+        ("predictions.npz", lambda run: run.predictions()),
+        ("summary.json", lambda run: run.summary()),
+    ],
+)
+def test_a_changed_number_in_a_finished_run_is_noticed_by_whoever_reads_it(whole, tmp_path, name, read):
+    run = Run(shutil.copytree(whole, tmp_path / "run"))
+    assert read(run)
+    content = (run.path / name).read_bytes()
+    index = next(index for index, byte in enumerate(content) if chr(byte).isdigit())
+    (run.path / name).write_bytes(content[:index] + bytes([content[index] ^ 1]) + content[index + 1 :])
+    with pytest.raises(DamagedError, match=name):
+        read(run)

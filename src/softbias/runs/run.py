@@ -122,15 +122,23 @@ class Run:
     def environment(self) -> dict[str, Any]:
         """Versions and hardware; nothing while the run is not finished."""
         path = self.path / "environment.json"
-        return from_plain(dict[str, str | int | None], read_json(path), str(path)) if path.is_file() else {}
+        if not path.is_file():
+            return {}
+        verify_file(path)
+        return from_plain(dict[str, str | int | None], read_json(path), str(path))
 
     def predictions(self) -> Predictions | None:
         """The predictions on the test images; None for a run without them."""
-        return Predictions.read(self.predictions_path) if self.predictions_path.is_file() else None
+        if not self.predictions_path.is_file():
+            return None
+        verify_file(self.predictions_path)
+        return Predictions.read(self.predictions_path)
 
     def metrics(self) -> list[dict[str, Any]]:
         """A row per epoch; a last line that a kill tore is dropped."""
         rows = []
+        if self.finished and self.metrics_path.is_file():
+            verify_file(self.metrics_path)
         try:
             lines = self.metrics_path.read_text(encoding="utf-8").splitlines() if self.metrics_path.is_file() else []
         except UnicodeDecodeError as error:
