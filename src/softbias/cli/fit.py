@@ -65,6 +65,9 @@ class TrainingOptions:
         Literal["crop", "pad", "stretch"] | None,
         flag("crop|pad|stretch", "What happens to the aspect ratio; crop if not given."),
     ] = None
+    crop_from: Annotated[
+        Side | None, flag("PIXELS", "Keep whole pictures at this side, too, and cut the crops of training from them.")
+    ] = None
     group_by: Annotated[
         ShortText | None, flag("REGEX|COLUMN", "Keep pictures with the same match, or the same value, in one split.")
     ] = None
@@ -201,6 +204,7 @@ def data_options(options: TrainingOptions) -> dict[str, Any]:
     asked = {
         "img_size": options.img_size,
         "resize_mode": options.resize_mode,
+        "crop_from": options.crop_from,
         "group_by": options.group_by,
         "skip_broken": options.skip_broken or None,
         "data_dir": None if options.data_dir is None else str(options.data_dir),

@@ -2,6 +2,7 @@
 
     <cache>/pictures/<key>/images.u8     N × height × width × 3 bytes, the readable pictures one after another
     <cache>/pictures/<key>/thumbs.u8     N × 16 × 16 × 3 bytes, by which copies are found; empty where nobody looks for them
+    <cache>/pictures/<key>/whole.u8      N × side × side × 3 bytes, the same pictures whole, as squares; where crops need them
     <cache>/pictures/<key>/about.json    shape, the indices of these pictures in the listing, and the errors of the others
     <cache>/pictures/<key>/images.npy    the pictures of a pack
 
@@ -33,6 +34,7 @@ import platformdirs
 from numpy.typing import NDArray
 
 from softbias import environment
+from softbias.data.dataset import WholeImages
 from softbias.data.decode import (
     THUMBNAIL,
     VERSION,
@@ -46,7 +48,7 @@ from softbias.data.decode import (
 )
 from softbias.data.listing import Listing, counted_images
 from softbias.errors import SoftbiasError
-from softbias.files import sync
+from softbias.files import read_text, sync
 from softbias.schema import SchemaError, from_plain
 
 Progress = Callable[[int, int], None]
@@ -87,6 +89,7 @@ class About(TypedDict):
     shape: tuple[int, int, int, int]
     kept: Any  # whole numbers; numpy checks a million of them faster
     problems: list[tuple[str, str, str]]
+    aspects: Any  # numbers: width / height of each picture, where whole ones are kept
 
 
 def decode_all(
@@ -98,21 +101,23 @@ def decode_all(
     cache_dir: str | Path | None = None,
     progress: Progress | None = None,
     copies: bool = False,
+    whole: int | None = None,
 ) -> Decoded:
     """All pictures at (height, width), the indices of those that could be read, the errors of the others, and thumbnails of
     those that could be read, for finding copies, where `copies` asks for them.
 
     Pictures that cannot be read are an error that names them, unless skip_broken. `progress` is called with (done, total).
+    whole: the side at which whole pictures are kept, too, for `open_whole`.
     """
     check_resize_mode(resize_mode)
     folder = cache_location(cache_dir)
-    entry = folder / _key(listing, size, resize_mode, copies)
-    found = _open(entry, copies)
+    entry = folder / _key(listing, size, resize_mode, copies, whole)
+    found = _open(entry, copies, whole)
     if found is None and not may_write():
         return noise(len(listing), size), np.arange(len(listing)), [], None
     if found is None:
-        _make(entry, listing, size, resize_mode, workers, progress, copies)
-        found = _open(entry, copies)
+        _make(entry, listing, size, resize_mode, workers, progress, copies, whole)
+        found = _open(entry, copies, whole)
         if found is None:
             raise SoftbiasError(f"the cache {folder} does not keep its files; choose another folder with SOFTBIAS_CACHE")
     images, kept, problems, thumbs = found
@@ -121,6 +126,22 @@ def decode_all(
     if not len(kept):
         raise SoftbiasError(f"{listing.name}: none of {counted_images(len(listing))} can be read; the first: {problems[0]}")
     return images, kept, problems, thumbs
+
+
+def open_whole(
+    listing: Listing,
+    size: tuple[int, int],
+    resize_mode: str,
+    whole: int,
+    cache_dir: str | Path | None = None,
+    copies: bool = False,
+) -> WholeImages:
+    """The whole pictures that `decode_all` kept with the same arguments."""
+    entry = cache_location(cache_dir) / _key(listing, size, resize_mode, copies, whole)
+    if not entry.is_dir() and not may_write():
+        return WholeImages(noise(len(listing), (whole, whole)), np.ones(len(listing), np.float32))
+    aspects = np.array(json.loads(read_text(entry / "about.json"))["aspects"], np.float32)
+    return WholeImages(np.memmap(entry / "whole.u8", np.uint8, "r", shape=(len(aspects), whole, whole, 3)), aspects)
 
 
 def broken_message(name: str, total: int, problems: list[BrokenImageError], most: int = 10) -> str:
@@ -183,8 +204,8 @@ def clear_cache(cache_dir: str | Path | None = None) -> int:
     return size
 
 
-def _key(listing: Listing, size: tuple[int, int], resize_mode: str, copies: bool) -> str:
-    digest = hashlib.sha256(f"{VERSION} {size[0]} {size[1]} {resize_mode} {heif_available()} {copies}".encode())
+def _key(listing: Listing, size: tuple[int, int], resize_mode: str, copies: bool, whole: int | None) -> str:
+    digest = hashlib.sha256(f"{VERSION} {size[0]} {size[1]} {resize_mode} {heif_available()} {copies} {whole}".encode())
     for file in listing.files:
         try:
             status = os.stat(file)
@@ -195,7 +216,7 @@ def _key(listing: Listing, size: tuple[int, int], resize_mode: str, copies: bool
     return digest.hexdigest()[:32]
 
 
-def _open(entry: Path, copies: bool) -> Decoded | None:
+def _open(entry: Path, copies: bool, whole: int | None) -> Decoded | None:
     """The content of an entry; None where it is absent, or where it was damaged and therefore removed."""
     try:
         about = from_plain(About, json.loads((entry / "about.json").read_text(encoding="utf-8")), str(entry / "about.json"))
@@ -206,6 +227,9 @@ def _open(entry: Path, copies: bool) -> Decoded | None:
         ]
         if shape[0] != len(kept) or (entry / "images.u8").stat().st_size != int(np.prod(shape)):
             raise SchemaError(f"{entry}: the shape does not fit the file")
+        squares = 0 if whole is None else len(kept)
+        if len(about["aspects"]) != squares or (entry / "whole.u8").stat().st_size != squares * 3 * (whole or 0) ** 2:
+            raise SchemaError(f"{entry}: the whole pictures do not fit the file")
         if not len(kept):
             return np.empty(shape, np.uint8), kept, problems, None
         thumbs = np.fromfile(entry / "thumbs.u8", np.uint8).reshape(len(kept), THUMBNAIL, THUMBNAIL, 3) if copies else None
@@ -227,29 +251,38 @@ def _make(
     workers: int | None,
     progress: Progress | None,
     copies: bool,
+    whole: int | None,
 ) -> None:
-    needed = len(listing) * size[0] * size[1] * 3
+    needed = len(listing) * (size[0] * size[1] + (whole or 0) ** 2) * 3
 
     def fill(part: Path) -> None:
         if shutil.disk_usage(part).free < needed:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         kept: list[int] = []
         problems: list[tuple[str, str, str]] = []
-        one = partial(decode_or_error, size=size, resize_mode=resize_mode, copies=copies)
+        aspects: list[float] = []
+        one = partial(decode_or_error, size=size, resize_mode=resize_mode, copies=copies, whole=whole)
         results = in_order(one, listing.files, workers)
-        with open(part / "images.u8", "wb") as file, open(part / "thumbs.u8", "wb") as thumbs, closing(results):
+        with (
+            open(part / "images.u8", "wb") as file,
+            open(part / "thumbs.u8", "wb") as thumbs,
+            open(part / "whole.u8", "wb") as squares,
+            closing(results),
+        ):
             for index, result in enumerate(results):
                 if isinstance(result, BrokenImageError):
                     problems.append((result.path, result.reason, result.kind))
                 else:
-                    image, small = result
-                    file.write(image.data)
-                    if small is not None:
-                        thumbs.write(small.data)
+                    file.write(result.image.data)
+                    if result.small is not None:
+                        thumbs.write(result.small.data)
+                    if result.whole is not None:
+                        squares.write(result.whole.data)
+                        aspects.append(result.aspect)
                     kept.append(index)
                 if progress:
                     progress(index + 1, len(listing))
-        about = {"name": listing.name, "shape": [len(kept), *size, 3], "kept": kept, "problems": problems}
+        about = {"name": listing.name, "shape": [len(kept), *size, 3], "kept": kept, "problems": problems, "aspects": aspects}
         (part / "about.json").write_text(json.dumps(about), encoding="utf-8")  # in ASCII, so that odd file names survive
 
     try:

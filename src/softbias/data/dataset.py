@@ -17,6 +17,18 @@ from softbias.notes import Note
 
 
 @dataclass(frozen=True)
+class WholeImages:
+    """Pictures from which crops for training are cut: each one whole, and stretched or squashed to a square.
+
+    images    (N, L, L, 3) uint8
+    aspects   (N,) width / height of each picture itself, so that a crop gets the aspect ratio that it has there
+    """
+
+    images: NDArray[np.uint8]
+    aspects: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
 class Dataset:
     """Pictures, labels and splits.
 
@@ -27,6 +39,7 @@ class Dataset:
                   of "train" for choosing. "test" takes part in no choice
     files         the file of each picture, if it came from a file
     groups        a number per picture that those share which stay together in splits that are made; None if no two do
+    whole         the same pictures whole, for crops; None: crops are cut from `images`
     notes         what was done on the way (split made here, aspect ratio, skipped files), to be shown to the user
     """
 
@@ -38,6 +51,7 @@ class Dataset:
     files: tuple[str, ...] | None = None
     notes: tuple[Note, ...] = field(default=())
     groups: NDArray[np.int64] | None = None
+    whole: WholeImages | None = None
 
     def __post_init__(self) -> None:
         count = len(self.labels)
@@ -55,6 +69,8 @@ class Dataset:
                 raise SoftbiasError(f"{self.name}: splits are {', '.join(SPLITS)}, but got {split!r}")
         if self.groups is not None and self.groups.shape != (count,):
             raise SoftbiasError(f"{self.name}: groups must be one number per picture, ({count},), got {self.groups.shape}")
+        if self.whole is not None and not len(self.whole.images) == len(self.whole.aspects) == count:
+            raise SoftbiasError(f"{self.name}: there must be {count} whole pictures, but there are {len(self.whole.images)}")
         together = np.concatenate([*self.splits.values(), np.empty(0, np.int64)])
         if len(np.unique(together)) != len(together):
             raise SoftbiasError(f"{self.name}: a picture is in two splits, or twice in one")

@@ -20,7 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,15 +87,31 @@ def decode(path_or_file: str | Path | IO[bytes], size: tuple[int, int], resize_m
     return np.array(resized(load(path_or_file, wanted=size).image, size, resize_mode))
 
 
+class DecodedFile(NamedTuple):
+    """What is kept of a file.
+
+    small   the thumbnail, if copies are to be found
+    whole   the whole picture as a square, if crops are to be cut from it; aspect: width / height of the picture itself
+    """
+
+    image: Images
+    small: Images | None = None
+    whole: Images | None = None
+    aspect: float = 1.0
+
+
 def decode_or_error(
-    file: Path, size: tuple[int, int], resize_mode: str, copies: bool = False
-) -> tuple[Images, Images | None] | BrokenImageError:
-    """`decode` with the thumbnail, if `copies` are to be found, or the error where the file cannot be read."""
+    file: Path, size: tuple[int, int], resize_mode: str, copies: bool = False, whole: int | None = None
+) -> DecodedFile | BrokenImageError:
+    """`decode`, or the error where the file cannot be read. whole: the side of the whole picture, if it is kept, too."""
     try:
-        if not copies:
-            return decode(file, size, resize_mode), None
-        loaded = load(file, wanted=size)
-        return np.array(resized(loaded.image, size, resize_mode)), thumbnail(file, loaded)
+        loaded = load(file, wanted=size if whole is None else (max(size[0], whole), max(size[1], whole)))
+        image = np.array(resized(loaded.image, size, resize_mode))
+        small = thumbnail(file, loaded) if copies else None
+        if whole is None:
+            return DecodedFile(image, small)
+        square = np.array(resized(loaded.image, (whole, whole), "stretch"))
+        return DecodedFile(image, small, square, loaded.size[0] / loaded.size[1])
     except BrokenImageError as error:
         return error
 

@@ -24,7 +24,7 @@ from PIL import Image
 
 from softbias.bounds import Seed, ShortText, Side, Workers
 from softbias.data.arrays import is_array_folder, read_arrays
-from softbias.data.cache import Progress, decode_all, may_write
+from softbias.data.cache import Progress, decode_all, may_write, open_whole
 from softbias.data.dataset import Dataset
 from softbias.data.decode import Images, check_resize_mode, heif_available
 from softbias.data.duplicates import thumbnails
@@ -51,6 +51,7 @@ class DataOptions(Checked):
 
     img_size: Side | tuple[Side, Side] | None = None
     resize_mode: Literal["crop", "pad", "stretch"] | None = None
+    crop_from: Side | None = None
     seed: Seed | None = None
     group_by: ShortText | None = None
     skip_broken: bool | None = None
@@ -100,6 +101,7 @@ class Source:
         *,
         img_size: int | tuple[int, int] | None = None,
         resize_mode: str = "crop",
+        crop_from: int | None = None,
         seed: int = 0,
         skip_broken: bool = False,
         manifest: str | Path | None = None,
@@ -113,6 +115,8 @@ class Source:
 
         img_size      side, or (height, width); None takes `size`, and keeps arrays and named sets as they are
         resize_mode   what happens to the aspect ratio: crop, pad or stretch
+        crop_from     side at which whole pictures are kept, too; resized crops for training are then cut from these. For
+                      picture files; without it crops are cut from the pictures at img_size
         seed          for the split, where none is given
         skip_broken   leave out files that cannot be read, and count them in a note; otherwise an error names them
         manifest      a CSV file for the split made here; if it exists already, the split is read from it
@@ -122,7 +126,10 @@ class Source:
         """
         check_resize_mode(resize_mode)
         if self.path is None:
-            own = {"skip_broken": skip_broken, "manifest": manifest, "seed": seed, "cache_dir": cache_dir, "workers": workers}
+            own = {
+                "skip_broken": skip_broken, "manifest": manifest, "seed": seed, "cache_dir": cache_dir, "workers": workers,
+                "crop_from": crop_from,
+            }  # fmt: skip
             refuse_for_named(self.name, [option for option, given in own.items() if given])
             return load_named(
                 self.name, data_dir=data_dir, img_size=img_size, resize_mode=resize_mode, download=download, progress=progress
@@ -131,25 +138,32 @@ class Source:
         if self.listing is None:
             if manifest is not None:
                 raise SoftbiasError(f"{self.path}: arrays have no file names, so a manifest cannot be used")
+            if crop_from is not None:
+                raise SoftbiasError(f"{self.path}: crop_from is for picture files; arrays are as large as they are")
             return resized_set(split_arrays(read_arrays(self.path), seed), size, resize_mode)
         listing, notes = self.listing, list(self.listing.notes)
         if size is None:
             assert self._chosen is not None and self.size is not None  # there is a listing
             notes.append(self._chosen)
             size = (self.size, self.size)
+        if crop_from is not None and resize_mode != "crop":
+            raise SoftbiasError(f"crop_from goes with resize_mode 'crop', but resize_mode is {resize_mode!r}; leave one out")
         seek = len(listing) <= MOST
         images, kept, problems, thumbs = decode_all(
-            listing, size, resize_mode, skip_broken, workers, cache_dir, progress, copies=seek
+            listing, size, resize_mode, skip_broken, workers, cache_dir, progress, copies=seek, whole=crop_from
         )
+        whole = None if crop_from is None else open_whole(listing, size, resize_mode, crop_from, cache_dir, seek)
         if problems:
             kinds = sorted({problem.kind for problem in problems})
             notes.append(Note("broken-pictures", {"count": len(problems), "total": len(listing), "kinds": kinds}))
         notes.append(Note("pictures-at", {"height": size[0], "width": size[1], "resize_mode": resize_mode}))
+        if crop_from is not None:
+            notes.append(Note("crops-from", {"side": crop_from}))
         manifest = manifest if may_write() or (manifest and Path(manifest).exists()) else None
         found = split_readable(listing, kept, seed, manifest, thumbs)
         files = tuple(str(file) for file in found.listing.files)
         about = (listing.name, images, found.listing.labels, listing.class_names, found.splits, files)
-        return Dataset(*about, notes=(*notes, *found.notes), groups=found.groups)
+        return Dataset(*about, notes=(*notes, *found.notes), groups=found.groups, whole=whole)
 
     def read_with(self, options: Mapping[str, Any], progress: Progress | None = None) -> Dataset:
         """`read` with options that are checked first; `group_by` among them was an argument of `open_source`."""

@@ -145,6 +145,9 @@ READING: dict[str, Callable[..., str]] = {  # data/listing, arrays, sources, nam
         f"{count} of {counted_images(total)} cannot be read ({some(kinds)}): left out"
     ),
     "pictures-at": lambda height, width, resize_mode: f"pictures at {height} × {width}, {RESIZE_MODES[resize_mode]}",
+    "crops-from": lambda side: (
+        f"training cuts its crops from the whole pictures, kept at {side} × {side}, with their own aspect ratio"
+    ),
     "resized": lambda before, after, resize_mode: (
         f"resized from {before[0]} × {before[1]} to {after[0]} × {after[1]}, {RESIZE_MODES[resize_mode]}"
     ),

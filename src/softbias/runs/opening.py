@@ -26,7 +26,7 @@ from softbias.files import DamagedError
 from softbias.models import create_model, list_models
 from softbias.models.storage import is_whole
 from softbias.models.weights import load_state
-from softbias.runs.prepare import build_model, output_names
+from softbias.runs.prepare import build_model, load_head, output_names
 from softbias.runs.run import Checkpoint, Run
 from softbias.runs.spec import RunSpec
 from softbias.training import checkpoint as stored
@@ -154,7 +154,10 @@ def untrained(run: Run, spec: RunSpec, classes: int, img_size: tuple[int, int]) 
     """The model before its first step, built again from its seed as training built it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
-        return build_model(spec, classes, img_size, run.source_folder)
+        model = build_model(spec, classes, img_size, run.source_folder)
+    if run.head_path.is_file():
+        load_head(model, run.head_path)
+    return model
 
 
 def averaged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -9,17 +9,19 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 from torch import nn
 
 from softbias.data.dataset import Dataset
 from softbias.data.partition import split_together
 from softbias.data.splits import Split, nested_fraction
 from softbias.errors import SoftbiasError
+from softbias.files import replacing
 from softbias.kernels.launching import precompile
 from softbias.models import create_model
 from softbias.models.convert import resize
 from softbias.models.storage import load
-from softbias.models.weights import load_weights
+from softbias.models.weights import load_state, load_weights, read_state_dict
 from softbias.notes import Note
 from softbias.regularizers import parse_regularizers
 from softbias.regularizers.attach import find_sites
@@ -27,6 +29,8 @@ from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
 from softbias.training import checkpoint
 from softbias.training.batches import Batches, SplitImages, channel_statistics
+from softbias.training.depth import freeze_blocks
+from softbias.training.head_start import linear_head, start_head
 from softbias.training.objectives import find_objective
 from softbias.training.plan import LoopSettings, TrainingPlan
 from softbias.training.recipe import Recipe
@@ -71,6 +75,7 @@ def make_plan(
     model = build_model(spec, classes, data.img_size, None if spec.source is None else directory.find_source(spec.source))
     frozen = spec.finetune == "linear"
     regularizers = parse_regularizers(spec.recipe.regularize)
+    freeze_blocks(model, spec.recipe.frozen_blocks)
     if frozen:
         if regularizers:
             raise SoftbiasError(f"--finetune linear trains the head alone, so {spec.recipe.regularize[0]} would change nothing")
@@ -83,10 +88,13 @@ def make_plan(
         with accelerator.autocast():
             precompile(model, max(1, together))
     mean, std = channel_statistics(data, split.train)
+    images = SplitImages(data, split.train, device, whole=spec.recipe.augmentation.crop == "resized")
     batches = Batches(
-        SplitImages(data, split.train, device), spec.recipe, spec.seed, classes, mean, std,
+        images, spec.recipe, spec.seed, classes, mean, std,
         accelerator.process_index, accelerator.num_processes,
     )  # fmt: skip
+    if spec.recipe.head_start == "logistic":
+        start_head_once(model, data, split, batches, accelerator, directory)
     validation = None if split.val is None else SplitImages(data, split.val, device)
     weights = None if batches.objective.pretext else class_weights(data.labels[split.train], classes, spec.recipe)
     return TrainingPlan(
@@ -113,6 +121,26 @@ def build_model(spec: RunSpec, classes: int, img_size: tuple[int, int], source: 
         options.setdefault("drop_path", spec.recipe.drop_path)
     model = create_model(spec.model, num_classes=classes, img_size=img_size, **options)
     return load_weights(model, spec.weights, keep_head=True) if spec.weights else model
+
+
+def start_head_once(
+    model: nn.Module, data: Dataset, split: Split, batches: Batches, accelerator: Accelerator, directory: Run
+) -> None:
+    """The head of `head_start`, which the run keeps in a file, so that it is fitted once."""
+    if directory.head_path.is_file():
+        load_head(model, directory.head_path)
+        return
+    if batches.objective.pretext:
+        raise SoftbiasError(f"head_start='logistic' needs labels, but the objective {batches.recipe.objective} has none")
+    images = SplitImages(data, split.train, accelerator.device)
+    start_head(model, images, batches.mean, batches.std, batches.classes, accelerator.autocast())
+    if accelerator.is_main_process:
+        with replacing(directory.head_path) as temporary:
+            save_file({name: tensor.cpu() for name, tensor in linear_head(model).state_dict().items()}, temporary)
+
+
+def load_head(model: nn.Module, path: Path) -> None:
+    load_state(linear_head(model), read_state_dict(path), path)
 
 
 def freeze_backbone(model: Any) -> None:

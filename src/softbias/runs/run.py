@@ -3,6 +3,7 @@
 config.yaml           what defines the run; usable as --config
 metrics.jsonl         one line per logged step and per epoch
 checkpoints/          see `training.checkpoint`
+head.safetensors      the head before the first step, where a recipe fits one (`head_start`)
 model/                config.json + model.safetensors: softbias.load reads it, and so does timm
 predictions.npz       see `predictions`
 environment.json      versions, hardware, git hash
@@ -86,6 +87,10 @@ class Run:
     @property
     def predictions_path(self) -> Path:
         return self.path / "predictions.npz"
+
+    @property
+    def head_path(self) -> Path:
+        return self.path / "head.safetensors"
 
     @property
     def page_path(self) -> Path:

@@ -35,32 +35,44 @@ HOST_MEMORY = 16 * 2**30  # bytes that are taken for free on other devices
 class SplitImages:
     """The images of a split, on the device if they fit there.
 
+    whole     take the whole images for crops, where the set has them; `aspects` are theirs
     share     of the free memory that they may take; otherwise they are read batch by batch
     at_once   images that are copied at the same time, so that the host needs no second copy of the set
     """
 
     def __init__(
-        self, data: Dataset, indices: NDArray[np.int64], device: torch.device, *, share: float = GPU_SHARE, at_once: int = 1024
+        self,
+        data: Dataset,
+        indices: NDArray[np.int64],
+        device: torch.device,
+        *,
+        whole: bool = False,
+        share: float = GPU_SHARE,
+        at_once: int = 1024,
     ) -> None:
         self.count = len(indices)
         self.device = device
         self.size = data.img_size
         self.labels = torch.from_numpy(np.ascontiguousarray(data.labels[indices])).to(device)
         self.source, self.indices = data.images, indices
+        self.aspects: Tensor | None = None
+        if whole and data.whole is not None:
+            self.source = data.whole.images
+            self.aspects = torch.from_numpy(data.whole.aspects[indices]).to(device)
         self.resident: Tensor | None = None
-        size = self.count * int(np.prod(data.images.shape[1:]))
+        size = self.count * int(np.prod(self.source.shape[1:]))
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else HOST_MEMORY
         if size <= share * free:
-            self.resident = torch.empty(self.count, 3, *self.size, dtype=torch.uint8, device=device)
+            self.resident = torch.empty(self.count, 3, *self.source.shape[1:3], dtype=torch.uint8, device=device)
             for start in range(0, self.count, at_once):
-                part = torch.from_numpy(data.images[indices[start : start + at_once]])
+                part = torch.from_numpy(self.source[indices[start : start + at_once]])
                 self.resident[start : start + at_once] = part.permute(0, 3, 1, 2)
 
     def __len__(self) -> int:
         return self.count
 
     def load(self, index: Tensor) -> Tensor:
-        """# (B,) -> (B, 3, H, W) uint8"""
+        """As they are stored: whole images have another size than `size`.  # (B,) -> (B, 3, H, W) uint8"""
         if self.resident is not None:
             return self.resident[index]
         rows = np.ascontiguousarray(self.source[self.indices[index.cpu().numpy()]])
@@ -140,7 +152,11 @@ class Batches:
 
     def augmented(self, index: Tensor, epoch: Tensor) -> Tensor:
         """Augmented, normalized images; `epoch` is that of `epoch_of_view`.  # 2 × (B,) -> (B, 3, H, W)"""
-        return augment(self.images.load(index), index, epoch, self.seed, self.recipe.augmentation, *self.statistics)
+        images, aspects = self.images, self.images.aspects
+        return augment(
+            images.load(index), index, epoch, self.seed, self.recipe.augmentation, *self.statistics,
+            size=images.size, aspect=None if aspects is None else aspects[index],
+        )  # fmt: skip
 
 
 def channel_statistics(

@@ -17,31 +17,38 @@ import torch
 from torch import nn
 
 from softbias.errors import SoftbiasError
+from softbias.training.depth import lr_factor
 from softbias.training.muon import Muon, is_for_muon
 from softbias.training.recipe import Recipe
 
 ONE_CYCLE_UP, ONE_CYCLE_START, ONE_CYCLE_END = 0.3, 1 / 25, 1 / 1000
 
 
-def parameter_groups(model: Any, weight_decay: float) -> list[dict[str, Any]]:
-    """Matrices and masks are decayed. Vectors (biases, norms, gates) and the model's `no_weight_decay` (embeddings) are not."""
+def parameter_groups(model: Any, weight_decay: float, layer_decay: float = 1.0) -> list[dict[str, Any]]:
+    """Matrices and masks are decayed. Vectors (biases, norms, gates) and the model's `no_weight_decay` (embeddings) are not.
+
+    Parameters that share a factor of the learning rate (`depth.lr_factor`) share their groups.
+    """
     spare = set(model.no_weight_decay()) if hasattr(model, "no_weight_decay") else set()
-    decayed: list[nn.Parameter] = []
-    kept: list[nn.Parameter] = []
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            (kept if parameter.ndim <= 1 or name in spare else decayed).append(parameter)
-    return [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
+            decay = 0.0 if parameter.ndim <= 1 or name in spare else weight_decay
+            groups.setdefault((lr_factor(model, name, layer_decay), decay), []).append(parameter)
+    order = sorted(groups, key=lambda key: (-key[0], -key[1]))  # of a group's state in checkpoints
+    return [{"params": groups[key], "weight_decay": key[1], "lr_factor": key[0]} for key in order]
 
 
 def build_optimizer(model: nn.Module, recipe: Recipe, *, graph: bool = False) -> torch.optim.Optimizer:
     """The recipe's optimizer; for a CUDA graph the learning rate is a tensor, which every replay reads."""
-    groups = [group for group in parameter_groups(model, recipe.weight_decay) if group["params"]]
+    groups = parameter_groups(model, recipe.weight_decay, recipe.layer_decay)
     if not groups:
         raise SoftbiasError("the model has no parameter to train")
     first = next(model.parameters())
     fused = first.device.type in ("cuda", "cpu")
-    lr = torch.tensor(recipe.peak_lr(), device=first.device) if graph else recipe.peak_lr()
+    lr = recipe.peak_lr()
+    if graph:
+        groups = [{**group, "lr": torch.tensor(lr * group["lr_factor"], device=first.device)} for group in groups]
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=lr, momentum=recipe.betas[0], nesterov=recipe.betas[0] > 0, fused=fused)
     if recipe.optimizer == "muon":

@@ -24,6 +24,7 @@ from softbias.schema import Checked
 from softbias.training.acceleration import agreed
 from softbias.training.batches import Batches, SplitImages
 from softbias.training.checkpoint import Keep, State
+from softbias.training.depth import frozen_modules
 from softbias.training.display import Display
 from softbias.training.optim import ModelEma, build_optimizer
 from softbias.training.recipe import Recipe
@@ -106,8 +107,10 @@ class TrainingPlan:
         return CudaGraphStep(*given, plain_steps=self.settings.plain_steps) if graph else PlainStep(*given)
 
     def set_mode(self) -> None:
-        """Training mode; a frozen backbone stays in evaluation mode, so that its norms and dropout stay still."""
+        """Training mode; what is frozen stays in evaluation mode, so that its norms and dropout stay still."""
         self.model.train(not self.frozen)
+        for module in frozen_modules(self.model, self.recipe.frozen_blocks):
+            module.eval()
         if self.frozen:
             self.model.get_classifier().train()  # type: ignore[operator]  # every model follows timm's conventions
 

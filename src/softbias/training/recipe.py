@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, get_type_hints
 
-from softbias.bounds import BatchSize, Count, Epochs, Length, NotWhole, ShortText, Within
+from softbias.bounds import BatchSize, BlockCount, Count, Epochs, Length, NotWhole, ShortText, Within
 from softbias.data.augment import Augmentation
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.schema import Checked, from_plain
@@ -30,6 +30,9 @@ class Recipe(Checked):
     epochs, steps      the length; steps, where given, overrides epochs. The last incomplete batch of an epoch is left out
     optimizer          "adamw", "adam", "sgd", or "muon" for the matrices of the blocks with "adamw" for the rest
     lr, lr_per         the learning rate; with lr_per it is lr · batch_size / lr_per
+    layer_decay        the learning rate of block i is multiplied by layer_decay^(depth − i)
+    frozen_blocks      number of first blocks that stay as they are, with the embeddings before them
+    head_start         "random", or "logistic": the head starts as a logistic regression on the features of the start
     schedule           "cosine" to min_lr, "one-cycle" (up for 30 %, then down), or "constant"; each after a linear warm-up
                        from warmup_lr over warmup_epochs (one-cycle has its own)
     weight_decay       not on vectors (biases, norms, gates) and embeddings
@@ -53,6 +56,9 @@ class Recipe(Checked):
     optimizer: Literal["adamw", "adam", "sgd", "muon"] = "adamw"
     lr: Rate = 1e-3
     lr_per: BatchSize | None = None
+    layer_decay: Annotated[float, Within(0, 1, above=True)] = 1.0
+    frozen_blocks: BlockCount = 0
+    head_start: Literal["random", "logistic"] = "random"
     betas: tuple[NotWhole, NotWhole] = (0.9, 0.999)
     weight_decay: Rate = 0.05
     schedule: Literal["cosine", "one-cycle", "constant"] = "cosine"
@@ -171,6 +177,12 @@ RECIPES: dict[str, Recipe] = {
         epochs=60, batch_size=80, lr=5e-4, schedule="one-cycle", smoothing=0.0, weight_decay=0.0, optimizer="adam",
         augmentation=Augmentation(crop="resized", crop_scale=(0.5, 1.0), flip=0.5),
     ),
+    "finetune": Recipe(
+        epochs=30, batch_size=64, lr=1e-3, warmup_epochs=3, min_lr=1e-6, clip=1.0, ema=0.99,
+        augmentation=Augmentation(
+            crop="resized", crop_scale=(0.35, 1.0), flip=0.5, brightness=0.3, contrast=0.3, saturation=0.3, fill="reflect",
+        ),
+    ),
     "eth": Recipe(
         epochs=80, batch_size=64, lr=1e-5, schedule="one-cycle", optimizer="adam", weight_decay=5e-4, smoothing=0.0,
         val_fraction=0.0, select="last", augmentation=Augmentation(crop="pad", flip=0.5),
@@ -184,6 +196,7 @@ ABOUT: dict[str, str] = {
     "ibit": "ImageNet as IBiT's paper: DeiT without mixup and CutMix",
     "arvit-pretrain": "ARViT's pretext task: which of four rotations",
     "arvit-finetune": "ARViT's fine-tuning of a pre-trained run",
+    "finetune": "all weights of a model that has learned from many pictures; on a CPU without its first blocks",
     "eth": "the ETH study's CIFAR-10 setting: Adam, one-cycle, maximum lr 1e-5",
 }
 

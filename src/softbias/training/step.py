@@ -70,9 +70,9 @@ class PlainStep:
     def set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(lr)
+                group["lr"].fill_(lr * group["lr_factor"])
             else:
-                group["lr"] = lr
+                group["lr"] = lr * group["lr_factor"]
 
     def update(self, batch: Batch) -> Tensor:
         loss, right, *more = self.gradients(batch)

@@ -44,6 +44,7 @@ def augment(
     std: Sequence[float] | Tensor,
     *,
     size: Size | None = None,
+    aspect: Tensor | None = None,
 ) -> Tensor:
     """Augmented, normalized images.  # (B, H, W, 3) or (B, 3, H, W) uint8, (B,) -> (B, 3, h, w) float32
 
@@ -51,6 +52,7 @@ def augment(
     epoch       a number, or an int64 tensor of shape () or (B,); see `rng.epoch_of_view` for repeated augmentation
     mean, std   of the channels, for values in 0 … 1
     size        height and width of the result; those of the images by default
+    aspect      (B,): width / height of each picture, where the images are these pictures made square
     """
     images = channels_first(images)
     source: Size = (images.shape[-2], images.shape[-1])
@@ -58,7 +60,7 @@ def augment(
     check(images, index, settings, source)
     stream = Stream.of(seed, epoch, index, draws(settings))
     mean, std = per_channel(mean, images), per_channel(std, images)
-    top, left, height, width = geometry.draw_crops(stream, settings, source, size)
+    top, left, height, width = geometry.draw_crops(stream, settings, source, size, aspect)
     rows, columns = geometry.draw_flips(stream, settings)
     reflect = settings.fill == "reflect"
     inside: Tensor | None = None

@@ -53,29 +53,46 @@ def rotation(radians: Tensor) -> Tensor:
 
 
 def draw_rectangles(
-    stream: Stream, operation: int, size: Size, scale: tuple[float, float], ratio: tuple[float, float], *, whole: bool
+    stream: Stream,
+    operation: int,
+    size: Size,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    *,
+    whole: bool,
+    squash: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Height and width of a random rectangle, and whether one was found.
 
     Area is uniform in `scale`, log(height / width) uniform in log `ratio`; of ten attempts the first that fits is taken.
-    whole: whether a rectangle as high or as wide as the image fits.  # 3 × (B,)
+    whole: whether a rectangle as high or as wide as the image fits. squash (B,): by how much the width of each image was
+    divided, so that `ratio` is that in the image as it was.  # 3 × (B,)
     """
     height, width = size
     u = stream.uniform(operation, 2 * TRIES)
     area = (u[:, :TRIES] * (scale[1] - scale[0]) + scale[0]) * (height * width)
     aspect = (u[:, TRIES:] * math.log(ratio[1] / ratio[0]) + math.log(ratio[0])).exp()
+    aspect = aspect if squash is None else aspect * squash[:, None]
     h, w = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
     fits = (h > 0) & (w > 0) & (h < height + whole) & (w < width + whole)  # (B, TRIES)
     first = fits.int().argmax(dim=1, keepdim=True)
     return h.gather(1, first)[:, 0].long(), w.gather(1, first)[:, 0].long(), fits.any(dim=1)
 
 
-def draw_crops(stream: Stream, settings: Augmentation, source: Size, size: Size) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Top, left, height and width of the part of the source that becomes the result, in whole pixels.  # 4 × (B,)"""
+def draw_crops(
+    stream: Stream, settings: Augmentation, source: Size, size: Size, aspect: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Top, left, height and width of the part of the source that becomes the result, in whole pixels.  # 4 × (B,)
+
+    aspect   (B,): width / height that each image had before it became as wide and as high as the source
+    """
     if settings.crop == "resized":
         upright = (1 / settings.crop_ratio[1], 1 / settings.crop_ratio[0])  # height / width
-        height, width, found = draw_rectangles(stream, CROP_SHAPE, source, settings.crop_scale, upright, whole=True)
-        fallback = central_crop(source, settings.crop_ratio)
+        squash = None if aspect is None else aspect * (source[0] / source[1])
+        height, width, found = draw_rectangles(
+            stream, CROP_SHAPE, source, settings.crop_scale, upright, whole=True, squash=squash
+        )
+        fallback = central_crop(source, settings.crop_ratio) if squash is None else central_crops(source, settings, squash)
         height, width = torch.where(found, height, fallback[0]), torch.where(found, width, fallback[1])
         top = stream.integers(CROP_TOP, 0, source[0] - height + 1)
         left = stream.integers(CROP_LEFT, 0, source[1] - width + 1)
@@ -105,6 +122,15 @@ def central_crop(source: Size, ratio: tuple[float, float]) -> Size:
     height, width = source
     aspect = min(max(width / height, ratio[0]), ratio[1])
     return (round(width / aspect), width) if aspect > width / height else (height, round(height * aspect))
+
+
+def central_crops(source: Size, settings: Augmentation, squash: Tensor) -> tuple[Tensor, Tensor]:
+    """`central_crop` for images that were squashed, each by its own factor.  # (B,) -> 2 × (B,)"""
+    aspect = squash * (source[1] / source[0])
+    nearest = aspect.clamp(*settings.crop_ratio)
+    height = (source[0] * (aspect / nearest).clamp(max=1)).round().long()
+    width = (source[1] * (nearest / aspect).clamp(max=1)).round().long()
+    return height.clamp(min=1), width.clamp(min=1)
 
 
 def draw_flips(stream: Stream, settings: Augmentation) -> tuple[Tensor, Tensor]:
