@@ -46,7 +46,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-ASK_FOR_TOKEN = "this page needs its token: open the address that softbias app has printed, which ends in ?token=…"
+ASK_FOR_TOKEN = "this page needs its token: open the whole address that softbias app has printed, with its ?token=… at the end"
 
 
 @dataclass(frozen=True)

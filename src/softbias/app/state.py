@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import re
 import threading
 from collections import OrderedDict
@@ -93,7 +94,10 @@ class AppModel:
             raise NotFoundError(f"there is no checkpoint {number}")
         if number not in self.loaded:
             assert self.run is not None
-            self.loaded[number] = self.run.classifier(self.checkpoints[number], self.device)
+            try:
+                self.loaded[number] = self.run.classifier(self.checkpoints[number], self.device)
+            except SoftbiasError as error:  # the page names files as the run does
+                raise SoftbiasError(str(error).replace(f"{self.run.path}{os.sep}", "")) from error
             while len(self.loaded) > COPIES:
                 self.loaded.popitem(last=False)
         self.loaded.move_to_end(number)

@@ -152,6 +152,7 @@ class Pane {
   fail(text) {
     this.failure.textContent = text;
     this.halves.hidden = !!text;
+    if (text) this.badge.hidden = true;
   }
 
   query() {
