@@ -52,6 +52,8 @@ def test_another_model_on_a_cpu_takes_the_epochs_of_the_preset():
         (PartialRunSpec(), SoftbiasError, "which pictures"),
         (PartialRunSpec(data="x", model="convit_nan"), UnknownNameError, "convit_nano"),
         (PartialRunSpec(data="x", recipe="smal"), UnknownNameError, "small"),
+        (PartialRunSpec(data="x", model_options={"img_size": 0}), SoftbiasError, "img_size is no option of the model"),
+        (PartialRunSpec(data="x", model_options={"num_classes": 2}), SoftbiasError, "num_classes is no option"),
         (PartialRunSpec(data="x", pretrained=True), SoftbiasError, "--pretrained is for timm"),
         (PartialRunSpec(data="x", finetune="linear"), SoftbiasError, "needs a model that has learned"),
         (PartialRunSpec(data="x", overrides={"epohcs": 1}), UnknownNameError, "epochs"),

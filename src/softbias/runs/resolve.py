@@ -19,7 +19,7 @@ from softbias.errors import SoftbiasError
 from softbias.notes import Note
 from softbias.runs import automatic
 from softbias.runs.automatic import Choice
-from softbias.runs.spec import RunSpec
+from softbias.runs.spec import RunSpec, check_model_options
 from softbias.schema import Checked, read_json
 from softbias.training.recipe import Recipe, find_recipe
 
@@ -99,6 +99,7 @@ class PartialRunSpec(Checked):
         )
 
     def check(self) -> None:
+        check_model_options(self.model_options)
         model = self.model or ""
         if self.model is not None and self.source is None:
             check_model_name(self.model)

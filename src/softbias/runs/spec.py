@@ -21,6 +21,12 @@ from softbias.training.recipe import Recipe
 from softbias.yaml_file import read_yaml, to_yaml
 
 CONFIG_FORMAT = 1
+DECIDED = {
+    "img_size": "the pictures decide it (--img-size)", "num_classes": "the classes of the data decide it",
+    "in_chans": "pictures have three channels", "pretrained": "it is a setting of the run (--pretrained)",
+    "device": "it is a setting of the run (--device)", "dtype": "the recipe decides it (--precision)",
+    "name": "the name of the model is given by --model",
+}  # fmt: skip
 SAME_STORE = "run:"  # begins a source that is named by its run's id and lies in the same store
 
 
@@ -59,6 +65,10 @@ class RunSpec(Checked):
     source: ShortText | None = None
     finetune: Literal["linear", "full"] | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_model_options(self.model_options)
+
     def to_dict(self) -> dict[str, Any]:
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         plain |= {"recipe": self.recipe.to_dict(), "data_options": dict(self.data_options)}
@@ -94,6 +104,13 @@ class RunSpec(Checked):
         """<data>-<model>-<id>, in characters that a folder's name may have."""
         data = self.data if "/" not in self.data else Path(self.data).stem or Path(self.data).name
         return "-".join(re.sub(r"[^\w.]+", "_", part).strip("_") for part in (data, self.model, self.id))
+
+
+def check_model_options(options: Mapping[str, Any]) -> None:
+    """Refuse options of a model that the data, the device or another setting decide."""
+    for name in options:
+        if name in DECIDED:
+            raise SoftbiasError(f"{name} is no option of the model: {DECIDED[name]}")
 
 
 def default_settings() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from softbias.bounds import Fraction, Seed, ShortText
 from softbias.data.augment import Augmentation
 from softbias.errors import SoftbiasError
-from softbias.runs.spec import non_default
+from softbias.runs.spec import check_model_options, non_default
 from softbias.schema import Checked, SchemaError, bounded_hints, convert, from_plain
 from softbias.training.recipe import Recipe, find_recipe, plain_value, tuple_value
 
@@ -59,6 +59,7 @@ class Arm(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_model_options(self.model_options)
         if self.pretrain and self.source:
             raise SoftbiasError(f"the arm {self.name} has both pretrain and source={self.source}; give one of them")
 
