@@ -24,7 +24,7 @@ def test_busy_processes_use_the_processor_and_end_with_their_block(monkeypatch):
 
 @pytest.mark.parametrize("what", load.WORK)
 def test_a_piece_of_work_says_how_many_images_it_did(what):
-    assert load.WORK[what]()() == {"fit": 32, "predict": 256}[what]
+    assert load.WORK[what]()() == {"fit": 32, "predict": load.BATCH}[what]
 
 
 @pytest.mark.slow

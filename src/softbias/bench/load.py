@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import cycle, islice
 from pathlib import Path
 
 import torch
@@ -29,7 +30,7 @@ from softbias.environment import variables_with
 from softbias.models import create_model
 from softbias.runs.automatic import choose
 
-IMG_SIZE, IMAGES = 32, 1000
+IMG_SIZE, IMAGES, BATCH = 32, 1000, 64
 TURN, PAUSE = 0.5, 0.2  # seconds of a turn, and before it
 KEPT, QUIET = 0.35, 0.97  # the least share of the quiet speed beside busy processes; the least beside torch's own waiting
 LONGEST = 60.0  # seconds that a busy process lives, should nobody end it
@@ -56,16 +57,17 @@ def fit_work() -> Work:
 
 
 def predict_work() -> Work:
-    """The classes of the files of a folder, by the same model."""
+    """A batch of an endless list of files, classified by the same model."""
     choice = choose(IMAGES, (IMG_SIZE, IMG_SIZE), "cpu", torch.get_num_threads())
     classifier = Classifier.of(create_model(choice.model, CLASSES, IMG_SIZE, **choice.model_options).eval())
     folder = tempfile.TemporaryDirectory()
     files = [Path(folder.name) / f"{number}.png" for number in range(256)]
     for file, image in zip(files, random_images(len(files), IMG_SIZE).images, strict=True):
         Image.fromarray(image).save(file)
+    rows = classifier.stream(cycle(files), batch=BATCH)
 
     def predict(kept: object = folder) -> int:  # the folder lives as long as the function
-        return len(classifier.predict(files))
+        return sum(row.error is None for row in islice(rows, BATCH))
 
     return predict
 
