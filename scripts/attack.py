@@ -51,7 +51,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Attack softbias and count what breaks.")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn at random")
-    parser.add_argument("--seconds", type=float, default=1800, help="no case begins later")
+    parser.add_argument("--seconds", type=float, default=1800, help="no case begins later, counted from the first one")
     parser.add_argument("--cases", type=int, default=10_000, help="at most this many, shared among the kinds")
     parser.add_argument("--kinds", default=",".join(KINDS), help=f"some of {', '.join(KINDS)}, separated by commas")
     parser.add_argument("--only", metavar="KIND:NUMBER", help="one case again")
@@ -70,8 +70,8 @@ def repeat(kind: Any, number: int) -> int:
 
 def attack(shop: Workshop, options: argparse.Namespace) -> int:
     """Cases of all kinds in turn, until all are done or the time is over."""
-    start = time.monotonic()
     kinds = {name: KINDS[name](shop) for name in options.kinds.split(",")}
+    start = time.monotonic()
     counts: dict[str, Counter[str]] = {name: Counter() for name in kinds}
     failures: list[str] = []
     done = 0

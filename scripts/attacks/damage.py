@@ -64,9 +64,9 @@ COMMANDS = {
         "next", 0.15, ("finished",),
     ),
     "app": Command(lambda shop, run: [run]),
-    "report-study": Command(lambda shop, run: ["report", run], "numbers", 0.5, ("study",)),
-    "runs-study": Command(lambda shop, run: ["runs", run, "--json"], "numbers", 0.5, ("study",)),
-    "resume-study": Command(lambda shop, run: ["study", run, "--device", "cpu"], "files", 0.5, ("study",)),
+    "report-study": Command(lambda shop, run: ["report", run], "numbers", 0.25, ("study",)),
+    "runs-study": Command(lambda shop, run: ["runs", run, "--json"], "numbers", 0.25, ("study",)),
+    "resume-study": Command(lambda shop, run: ["study", run, "--device", "cpu"], "files", 0.25, ("study",)),
 }  # fmt: skip
 
 

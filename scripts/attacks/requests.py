@@ -113,7 +113,7 @@ HELD = 70  # connections that are kept half open
 
 
 class Requests:
-    def __init__(self, shop: Workshop, cases: int = 1500) -> None:
+    def __init__(self, shop: Workshop, cases: int = 3000) -> None:
         self.shop, self.cases = shop, cases
         run = shop.finished_run()
         self.log = shop.root / "app.log"
