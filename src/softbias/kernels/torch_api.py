@@ -50,6 +50,11 @@ def custom_operator(name: str, run: Callable[..., Any], like: Callable[..., Any]
     return operator
 
 
+def cpu_has_bf16() -> bool:
+    """Whether the CPU multiplies matrices in bf16 by instructions of its own (AVX-512 BF16, AMX). Emulated, it is slow."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
 def memory_efficient_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """PyTorch's memory-efficient kernel by its own name. `sdpa_kernel` chooses the same kernel, but AOTAutograd does not cache
     a graph that contains it, so every process would compile that graph anew."""

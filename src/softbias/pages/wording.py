@@ -64,6 +64,14 @@ def pretrained_weights(reachable: bool) -> str:
     return f"pretrained weights cannot be fetched now (no network); a file of them can be given with --weights: {gain}"
 
 
+def finetuning_cost(
+    img_size: int, frozen: int, trained: int, precision: str, memory: float, minutes: float | None = None
+) -> str:
+    blocks = f"the last {trained} of {frozen + trained} blocks" if frozen else "all weights"
+    time = "" if minutes is None else f"about {minutes:g} minutes (--minutes changes that), "
+    return f"fine-tuning {blocks} at {img_size} pixels in {precision}: {time}about {memory / 1e9:.1f} GB of memory"
+
+
 def last_instead_of_best(best_epoch: int | None, step: int) -> str:
     if best_epoch is None:
         return f"the model has its last weights (step {step}): the run ended before an epoch was validated"
@@ -237,6 +245,7 @@ WORDING: dict[str, Callable[..., str]] = {
     ),
     "images-learned-from": lambda count, of: f"the model was trained on {count:,} of these {of:,} pictures, so this is no test",
     "training-time": training_time,
+    "finetuning-cost": finetuning_cost,
     "pretrained-weights": pretrained_weights,
 }
 

@@ -182,7 +182,7 @@ class Run:
 
         saved = [Checkpoint(int(path.name.removeprefix("step-")), path) for path in listed(self.checkpoint_folder)]
         seeded = self.spec.source is None and not self.spec.pretrained and self.spec.weights is None
-        return [START, *saved] if saved and seeded else saved
+        return [START, *saved] if saved and seeded and saved[0].step else saved
 
     def data(self, read: Callable[..., Dataset] | None = None, **options: Any) -> Dataset:
         """The run's data set.

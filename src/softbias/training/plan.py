@@ -160,6 +160,8 @@ def prepare(plan: TrainingPlan, display: Display, minutes: float | None = None) 
             display.message(f"the checkpoint {name} is damaged, so an earlier one is used")
     elif minutes:
         state.total_steps = int(agreed(accelerator, steps_within(plan, minutes)))
+        if plan.folder is not None and accelerator.is_main_process:
+            state.save(plan.folder)  # a run that is killed from now on has the same number of steps when it continues
     compiles = should_compile(
         regularized, recipe, accelerator.device, state.total_steps * batches.batch_size, batches.images.size
     )

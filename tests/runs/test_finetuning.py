@@ -1,0 +1,161 @@
+"""Fine-tuning of pretrained weights: the choices for it, and a run that is stopped at any moment."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from softbias.data.sources import open_source
+from softbias.kernels import torch_api
+from softbias.models import create_model
+from softbias.pages.wording import text
+from softbias.runs import finetuning
+from softbias.runs.finetuning import cost_note, recipe_for, shape_of, side_for, whole_side
+from softbias.runs.fit import fit
+from softbias.training.display import Display
+from softbias.training.plan import LoopSettings
+
+OPTIONS = {"epochs": 3, "batch_size": 8, "frozen_blocks": 1, "layer_decay": 0.8, "head_start": "logistic", "drop_path": 0.1}
+
+
+@pytest.mark.parametrize("has_bf16", [True, False])
+def test_on_a_cpu_a_third_of_the_blocks_is_frozen_and_bf16_taken_where_there_are_instructions(monkeypatch, has_bf16):
+    monkeypatch.setattr(torch_api, "cpu_has_bf16", lambda: has_bf16)
+    recipe = recipe_for("deit_tiny", "cpu", 2000)
+    assert recipe.frozen_blocks == 4 and recipe.precision == ("bf16" if has_bf16 else "fp32")
+    assert recipe.layer_decay == 1 and not recipe.augmentation.mixes
+
+
+def test_on_a_gpu_all_blocks_learn_with_mild_mixing():
+    recipe = recipe_for("deit_tiny", "cuda", 2640)
+    assert recipe.frozen_blocks == 0 and recipe.layer_decay < 1 and recipe.ema and recipe.augmentation.mixes
+    assert recipe.precision == "auto" and recipe.epochs == 76
+    assert recipe_for("deit_tiny", "cuda", 50_000).epochs == 15 and recipe_for("deit_tiny", "cuda", 100).epochs == 80
+
+
+def test_a_model_without_blocks_is_trained_as_a_whole():
+    assert shape_of("deit_tiny") == (12, 192) and shape_of("resnet_nano") == (0, 0)
+    assert recipe_for("resnet_nano", "cpu", 100).frozen_blocks == 0
+    assert recipe_for("resnet_nano", "cuda", 100).layer_decay == 1
+
+
+def test_the_capability_of_the_cpu_is_a_fact_that_torch_knows():
+    assert isinstance(torch_api.cpu_has_bf16(), bool)
+
+
+def test_only_a_model_of_224_pixels_gets_smaller_images_on_a_cpu():
+    assert side_for("deit_tiny", 224, "cpu") == 160 and side_for("deit_tiny", 224, "cuda") == 224
+    assert side_for("timm:x_patch14_224", 224, "cpu") % 14 == 0 and side_for("mine", 96, "cpu") == 96
+
+
+def test_whole_images_are_kept_where_they_fit(tmp_path, monkeypatch):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "0.png")
+    source = open_source(tmp_path)
+    assert whole_side(160, source, None) == 224 and whole_side(160, source, "pad") is None
+    assert whole_side(160, open_source("fashion"), None) is None
+    monkeypatch.setattr(finetuning, "WHOLE_BYTES", 2 * 3 * 224 * 224 - 1)
+    assert whole_side(160, source, "crop") is None
+
+
+def test_the_cost_is_said_in_one_line():
+    recipe = recipe_for("deit_tiny", "cpu", 2000)
+    note = cost_note("deit_tiny", recipe, 2000, 160, 224, 5.5)
+    assert note.values["trained"] == 8 and 1e9 < note.values["memory"] < 4e9
+    assert (
+        "\n" not in text(note) and "5.5" in text(note) and "5.5" not in text(cost_note("deit_tiny", recipe, 9, 160, None, None))
+    )
+
+
+@pytest.fixture
+def image_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOFTBIAS_CACHE", str(tmp_path / "cache"))
+    for number, name in enumerate("abc"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for index in range(16):
+            color = (80 * number, 5 * index, 100)
+            Image.new("RGB", (60, 40), color).save(tmp_path / "set" / name / f"{index}.png")
+    torch.manual_seed(1)
+    save_file(create_model("deit_nano", num_classes=7, img_size=32, patch_size=8).state_dict(), tmp_path / "w.safetensors")
+    return tmp_path / "set"
+
+
+def tuned(folder, out, **more):
+    return fit(
+        folder, "deit_nano", "finetune", out=out, weights=folder.parent / "w.safetensors", model_options={"patch_size": 8},
+        data_options={"img_size": 32, "crop_from": 44}, device="cpu", page=False, baseline=False, trackers=(),
+        settings=LoopSettings(checkpoint_seconds=0.0), **{**OPTIONS, **more},
+    )  # fmt: skip
+
+
+def weights(out) -> dict[str, bytes]:
+    return {name: tensor.numpy().tobytes() for name, tensor in load_file(out / "model/model.safetensors").items()}
+
+
+class Stopping(Display):
+    """Raises the signal of Ctrl-C after the second epoch."""
+
+    def epoch(self, row):
+        if row["epoch"] == 2:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_stopped_fine_tuning_continues_to_the_same_weights(image_folder, tmp_path, precision):
+    from softbias.training.loop import StoppedError
+
+    whole = tuned(image_folder, tmp_path / "whole", precision=precision)
+    with pytest.raises(StoppedError):
+        tuned(image_folder, tmp_path / "cut", precision=precision, display=Stopping())
+    resumed = tuned(image_folder, tmp_path / "cut", precision=precision, resume=True)
+    assert weights(whole.path) == weights(resumed.path)
+    assert whole.summary["test"] == resumed.summary["test"]
+
+
+def test_a_run_with_minutes_knows_its_steps_from_the_start(image_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("softbias.training.plan.steps_within", lambda plan, minutes: 2)
+    monkeypatch.setattr("softbias.training.loop.Meter", None)  # the first step fails as a kill would
+    with pytest.raises(TypeError):
+        tuned(image_folder, tmp_path / "run", minutes=1)
+    monkeypatch.undo()
+    monkeypatch.setenv("SOFTBIAS_CACHE", str(tmp_path / "cache"))
+    assert tuned(image_folder, tmp_path / "run", resume=True).summary["steps"] == 2
+
+
+SCRIPT = """
+import sys, torch
+torch.set_num_threads(1)
+from pathlib import Path
+from tests.runs.test_finetuning import tuned
+tuned(Path(sys.argv[1]), sys.argv[2], resume=True, epochs=30, head_start="logistic")
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_fine_tuning_continues_to_the_same_weights(image_folder, tmp_path):
+    def start(out):
+        return subprocess.Popen([sys.executable, "-c", SCRIPT, str(image_folder), str(out)], env={**os.environ})
+
+    assert start(tmp_path / "whole").wait(timeout=300) == 0
+    seen = -1
+    for _ in range(3):
+        process = start(tmp_path / "cut")
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            steps = [int(path.name[5:]) for path in (tmp_path / "cut").glob("checkpoints/step-*") if path.suffix == ""]
+            if steps and max(steps) > seen:
+                seen = max(steps)
+                break
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+    assert seen > 0
+    assert start(tmp_path / "cut").wait(timeout=300) == 0
+    assert weights(tmp_path / "whole") == weights(tmp_path / "cut")
