@@ -26,7 +26,7 @@ from attacks.full_disk import FullDisk
 from attacks.hostile_images import HostileImages
 from attacks.kills import Kills
 from attacks.requests import Requests
-from attacks.verdict import VERDICTS, Outcome, where
+from attacks.verdict import VERDICTS, AskedToStopError, Outcome, where
 from attacks.workshop import Workshop
 
 KINDS: dict[str, Any] = {
@@ -37,7 +37,7 @@ KINDS: dict[str, Any] = {
 
 def main() -> int:
     options = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the folder is removed
+    signal.signal(signal.SIGTERM, stop)
     shop = Workshop(options.seed)
     try:
         if options.only:
@@ -46,6 +46,10 @@ def main() -> int:
         return attack(shop, options)
     finally:
         shop.close()
+
+
+def stop(number: int, frame: Any) -> None:
+    raise AskedToStopError
 
 
 def parse() -> argparse.Namespace:
@@ -116,6 +120,8 @@ if __name__ == "__main__":
     except SystemExit as end:  # of the parser of options, or because an undamaged run fails
         code = end.code if isinstance(end.code, int) else 3
         print(end if code == 3 else "", file=sys.stderr, end="")
+    except AskedToStopError:
+        code = 143
     except Exception:
         traceback.print_exc()
     finally:

@@ -24,6 +24,10 @@ class HangError(BaseException):
     """A call took longer than its time limit; no `except Exception` on the way stops it."""
 
 
+class AskedToStopError(BaseException):
+    """SIGTERM; a SystemExit would be taken for the end of the command under attack."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """verdict: one of `VERDICTS`; detail: a few words for the list of failures."""

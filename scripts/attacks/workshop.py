@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks.rights import as_ordinary_user
-from attacks.verdict import Answer, HangError
+from attacks.verdict import Answer, AskedToStopError, HangError
 
 SECRET = "canary-7f1d"  # content of a file that no command may read
 CLASSES = {"blue": (40, 60, 200), "green": (40, 180, 60), "red": (210, 50, 40)}
@@ -113,6 +113,8 @@ class Workshop:
             error = escaped
         finally:
             self.watching = False
+        if status == 128 + signal.SIGTERM:  # the command took the signal that was meant for us
+            raise AskedToStopError
         return Answer(status, out.getvalue(), err.getvalue(), error, tuple(self.leaks))
 
     # What is attacked
