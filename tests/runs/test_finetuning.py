@@ -49,7 +49,7 @@ def test_the_capability_of_the_cpu_is_a_fact_that_torch_knows():
     assert isinstance(torch_api.cpu_has_bf16(), bool)
 
 
-def test_only_a_model_of_224_pixels_gets_smaller_images_on_a_cpu():
+def test_only_a_model_of_side_224_gets_smaller_images_on_a_cpu():
     assert side_for("deit_tiny", 224, "cpu") == 160 and side_for("deit_tiny", 224, "cuda") == 224
     assert side_for("timm:x_patch14_224", 224, "cpu") % 14 == 0 and side_for("mine", 96, "cpu") == 96
 
@@ -65,7 +65,7 @@ def test_whole_images_are_kept_where_they_fit(tmp_path, monkeypatch):
     assert whole_side(160, source, "crop") is None
 
 
-def test_the_cost_is_said_in_one_line():
+def test_the_cost_is_one_line():
     recipe = recipe_for("deit_tiny", "cpu", 2000)
     note = cost_note("deit_tiny", recipe, 2000, 160, 224, 5.5)
     assert note.values["trained"] == 8 and 1e9 < note.values["memory"] < 4e9
