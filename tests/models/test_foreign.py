@@ -4,8 +4,9 @@ import json
 
 import pytest
 import torch
+from timm.layers import resample_abs_pos_embed
 
-from softbias import create_model, load, save
+from softbias import create_model, load, load_weights, save
 from softbias.runs.fit import fit
 
 
@@ -114,3 +115,12 @@ def test_a_model_of_timm_s_is_trained_and_comes_back(tmp_path):
     )
     back = load(result.path / "model").state_dict()
     assert result.summary["test"]["n"] > 0 and all(torch.equal(t, back[name]) for name, t in result.model.state_dict().items())
+
+
+@pytest.mark.parametrize("options", [{}, {"no_embed_class": True, "reg_tokens": 2}])
+def test_positions_of_timm_s_models_follow_the_grid(options):
+    small = {"depth": 1, "embed_dim": 12, "num_heads": 3, "patch_size": 8, **options}
+    large = create_model("timm:vit_tiny_patch16_224", 5, 64, **small)
+    fitted = load_weights(create_model("timm:vit_tiny_patch16_224", 3, 40, **small), large.state_dict(), keep_head=True)
+    expected = resample_abs_pos_embed(large.pos_embed, [5, 5], num_prefix_tokens=0 if options else 1)
+    torch.testing.assert_close(fitted.pos_embed, expected)

@@ -6,6 +6,7 @@ position and gate, which are mapped here. Positions of another grid are interpol
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,9 +88,9 @@ def load_weights(
 ) -> nn.Module:
     """Load a state dict, a file or a folder into a model, and return the model.
 
-    Names and shapes that do not fit are listed in an error, never skipped. For our transformers, ConViT's layers get our names,
-    and positions of another grid are interpolated. With `keep_head=True` the model keeps its own head, for another number of
-    classes; with `strict=False` tensors may be missing or left over, but shapes must still fit.
+    Names and shapes that do not fit are listed in an error, never skipped. For our transformers, ConViT's layers get our names.
+    Positions of another grid are interpolated, for timm's models as well. With `keep_head=True` the model keeps its own head,
+    for another number of classes; with `strict=False` tensors may be missing or left over, but shapes must still fit.
     """
     state = unwrap_state_dict(weights) if isinstance(weights, Mapping) else read_state_dict(weights)
     spec = getattr(model, "spec", None)
@@ -100,8 +101,8 @@ def load_weights(
         head = head_names(model)
         state = {name: tensor for name, tensor in state.items() if name not in head}
         state |= {name: tensor for name, tensor in own.items() if name in head}
-    if isinstance(spec, ModelSpec) and "pos_embed" in own and "pos_embed" in state and state["pos_embed"].ndim == 3:
-        state["pos_embed"] = fit_positions(state["pos_embed"], spec)
+    if "pos_embed" in own and "pos_embed" in state and state["pos_embed"].ndim == own["pos_embed"].ndim == 3:
+        state["pos_embed"] = fit_positions(state["pos_embed"], own["pos_embed"], model)
     path = None if isinstance(weights, Mapping) else weights
     load_state(model, state, path, strict=strict, hint="; keep_head=True keeps the model's own head")
     return model
@@ -157,14 +158,20 @@ def head_names(model: Any) -> set[str]:
     return {f"{prefix}.{name}" for name in head.state_dict()}
 
 
-def fit_positions(given: Tensor, spec: ModelSpec) -> Tensor:
-    """Learned positions of a square grid, interpolated to the grid of the spec.  # (1, N', C) -> (1, N, C)"""
-    grid = spec.grid(0)
-    patches = given.shape[1] - grid.prefix
-    side = int(patches**0.5)
-    if given.shape[1] == len(grid) or side * side != patches:
+def fit_positions(given: Tensor, own: Tensor, model: Any) -> Tensor:
+    """Learned positions of a square grid, interpolated to the grid of the model; as they are, where it has none.
+
+    Positions that the model has beside those of its patches are those of prefix tokens.  # (1, N', C) -> (1, N, C)
+    """
+    grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
+    if given.shape[1] == own.shape[1] or grid is None:
         return given
-    return resize_positions(given, (side, side), (grid.height, grid.width), grid.prefix)
+    prefix = own.shape[1] - math.prod(grid)
+    patches = given.shape[1] - prefix
+    side = math.isqrt(max(0, patches))
+    if prefix < 0 or not side or side * side != patches:
+        return given
+    return resize_positions(given, (side, side), (grid[0], grid[1]), prefix)
 
 
 def resize_positions(given: Tensor, old: tuple[int, int], new: tuple[int, int], prefix: int) -> Tensor:
