@@ -27,7 +27,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from softbias.data.augment.apply import normalize
-from softbias.data.decode import BrokenImageError, in_order, load, resized
+from softbias.data.decode import BrokenImageError, in_order, load
+from softbias.data.resizing import resized
 from softbias.errors import SoftbiasError, in_one_line
 from softbias.models import storage
 from softbias.models.foreign import HuggingFaceClassifier

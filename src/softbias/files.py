@@ -9,13 +9,10 @@ with open_regular(path) as stream:      # for reading: never a pipe or a device,
 A file is on the disk before it takes its name, and the folder is synced after it did, so that a power cut leaves the old file
 or the new one. The names of temporary files hold the number of the process and a random part: nobody can put a link in their
 way, and `remove_stale` recognizes those that a kill left.
-
-A folder with SHA256SUMS says what its files were when they were written: `verify_checksums`, or `sha256sum -c SHA256SUMS`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import secrets
@@ -23,7 +20,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -31,7 +28,6 @@ from pathlib import Path
 from softbias.errors import SoftbiasError
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20", "'")  # also as wide characters
-CHECKSUMS = "SHA256SUMS"
 TEMPORARY = re.compile(r"\..+\.(\d+)-[0-9a-f]{16}\.tmp(\..*)?", re.DOTALL)
 STALE = 3600.0  # seconds after which a temporary file belongs to nobody, even if its process's number is in use again
 SPECIAL = {
@@ -39,10 +35,6 @@ SPECIAL = {
 }  # fmt: skip
 NOT_UTF8 = re.compile("[\udc80-\udcff]")  # as Python decodes bytes of a file name that are no UTF-8
 NEVER_TEXT = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # code points that no file name has and no encoding takes
-
-
-class DamagedError(SoftbiasError):
-    """A file that is not what was written, or is gone."""
 
 
 class NotAFileError(SoftbiasError):
@@ -288,43 +280,3 @@ def read_text(path: Path) -> str:
     """The text of a regular file, in UTF-8."""
     with open_regular(path) as stream:
         return stream.read().decode("utf-8")
-
-
-def sha256(path: Path) -> str:
-    with open_regular(path) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def write_checksums(folder: Path, names: Iterable[str]) -> None:
-    """Write SHA256SUMS for files of a folder, as the program sha256sum reads it."""
-    write_text(folder / CHECKSUMS, "".join(f"{sha256(folder / name)}  {name}\n" for name in names))
-
-
-def verify_checksums(folder: Path, needed: Iterable[str]) -> None:
-    """DamagedError unless SHA256SUMS lists the needed files, and all files that it lists are as they were written."""
-    kept = read_checksums(folder)
-    missing = [name for name in needed if name not in kept]
-    if missing or any(Path(name).name != name for name in kept):
-        problem = f"it does not list {', '.join(missing)}" if missing else "it lists files outside the folder"
-        raise DamagedError(f"{folder / CHECKSUMS} is damaged: {problem}")
-    for name in kept:
-        if not (folder / name).is_file():
-            raise DamagedError(f"{folder / name} is gone, although {CHECKSUMS} lists it")
-        verify_file(folder / name)
-
-
-def verify_file(path: Path) -> None:
-    """DamagedError if a SHA256SUMS beside the file lists it with another checksum."""
-    if (path.parent / CHECKSUMS).is_file() and read_checksums(path.parent).get(path.name) not in (None, sha256(path)):
-        raise DamagedError(f"{path} is damaged: its checksum is not the one in {CHECKSUMS}")
-
-
-def read_checksums(folder: Path) -> dict[str, str]:
-    """The checksums in a SHA256SUMS by the names of the files."""
-    try:
-        lines = read_text(folder / CHECKSUMS).splitlines()
-    except (FileNotFoundError, UnicodeDecodeError, NotAFileError) as error:
-        reason = "it is gone" if isinstance(error, FileNotFoundError) else "it is no text file"
-        raise DamagedError(f"the files in {folder} cannot be verified by its {CHECKSUMS}: {reason}") from error
-    rows = [re.fullmatch(r"([0-9a-f]{64}) [ *](.+)", line) for line in lines]
-    return {row[2]: row[1] for row in rows if row is not None}

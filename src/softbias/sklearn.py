@@ -22,7 +22,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from softbias.data.arrays import as_images
 from softbias.data.dataset import Dataset
-from softbias.data.decode import check_resize_mode, decode, in_order, resize_all
+from softbias.data.decode import decode, in_order
+from softbias.data.resizing import check_resize_mode, resize_all
 from softbias.environment import find_device
 from softbias.errors import SoftbiasError
 from softbias.runs.fit import run_fit

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from softbias.app.state import AppState
+from softbias.checksums import CHECKSUMS, write_checksums
 from softbias.errors import SoftbiasError
-from softbias.files import CHECKSUMS, write_checksums
 
 from .test_state import client
 

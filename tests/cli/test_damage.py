@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from softbias.checksums import write_checksums
 from softbias.cli import main
-from softbias.files import write_checksums
 
 from .conftest import SHORT
 

@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from softbias.data import cache
-from softbias.data.cache import cache_location, cache_size, clear_cache, decode_all
+from softbias.data.cache import decode_all
+from softbias.data.cache_folder import cache_location, cache_size, clear_cache
 from softbias.data.decode import UnsupportedImageError, decode, in_order
 from softbias.data.listing import list_folder
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from softbias.data.decode import RESIZE_MODES, decode, load
+from softbias.data.decode import decode, load
+from softbias.data.resizing import RESIZE_MODES
 from softbias.pages import wording
 
 RED, GREEN, BLUE, WHITE = (220, 30, 20), (20, 200, 40), (30, 40, 210), (255, 255, 255)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
-from softbias.data.decode import resized
 from softbias.data.duplicates import clusters, near_pairs, thumbnails
+from softbias.data.resizing import resized
 
 
 def scenes(count: int, size: int = 96, seed: int = 0) -> list[Image.Image]:

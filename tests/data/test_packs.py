@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from softbias.data import packs
-from softbias.data.cache import cache_size, clear_cache
+from softbias.data.cache_folder import cache_size, clear_cache
 from softbias.data.named import CIFAR10, IMAGENETTE, load_named
 
 from .small_sets import (

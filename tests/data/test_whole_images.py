@@ -9,7 +9,7 @@ from softbias.data import load_dataset
 from softbias.data.augment import Augmentation, geometry
 from softbias.data.augment.apply import augment
 from softbias.data.augment.rng import Stream
-from softbias.data.cache import cache_location
+from softbias.data.cache_folder import cache_location
 from softbias.errors import SoftbiasError
 from softbias.training.batches import SplitImages
 

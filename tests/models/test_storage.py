@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 
 import softbias
 from softbias import create_model, list_models, load, load_weights, save
+from softbias.checksums import DamagedError, write_checksums
 from softbias.errors import SoftbiasError
-from softbias.files import DamagedError, write_checksums
 
 
 @pytest.mark.parametrize("name", list_models("*_nano"))

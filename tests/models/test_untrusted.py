@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from softbias import create_model, load, load_weights, save
+from softbias.checksums import write_checksums
 from softbias.errors import SoftbiasError
-from softbias.files import write_checksums
 from softbias.models.untrusted import UntrustedError
 
 WATCHED: list[tuple[str, str]] | None = None

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from softbias.checksums import DamagedError
 from softbias.errors import SoftbiasError
-from softbias.files import DamagedError, temporary_name
+from softbias.files import temporary_name
 from softbias.runs import fit as fit_module
 from softbias.runs import outcome
 from softbias.runs.artifacts import find_lost

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from softbias.study.arms import arms_from
-from softbias.study.compare import study_for
+from softbias.study.settings import study_for
 from softbias.study.spec import StudySpec
 
 from .small_studies import SHORT

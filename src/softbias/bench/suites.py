@@ -12,7 +12,8 @@ import torch
 from softbias.bench.load import load_rows
 from softbias.bench.measuring import Row, forget
 from softbias.bench.regularization import measure
-from softbias.bench.step import beside_timm, captured_equals_uncaptured, start_up, whole_step
+from softbias.bench.startup import start_up
+from softbias.bench.step import beside_timm, captured_equals_uncaptured, whole_step
 from softbias.bench.throughput import Builder, Setting, growth, side_by_side
 from softbias.bounds import BatchSize, Rounds, ShortText, Side
 from softbias.errors import SoftbiasError, unknown_name

@@ -154,7 +154,7 @@ def complete_shell(arguments: list[str]) -> int:
     wanted = 3 if arguments[0] == COMPLETION[0] else 2
     if len(arguments) != wanted or arguments[1] not in SHELLS:
         raise SoftbiasError(f"{arguments[0]} takes one of {', '.join(SHELLS)}{' and a file' if wanted == 3 else ''}")
-    from softbias.cli.parsing import write_completion
+    from softbias.cli.completion import write_completion
 
     write_completion(arguments)
     return 0

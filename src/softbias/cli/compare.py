@@ -41,7 +41,7 @@ def compare(options: Annotated[CompareOptions, arg(name="")], *, line: Line = NO
         raise SoftbiasError("which models? softbias compare DATA --models deit_nano,convit_nano; softbias models lists them")
     from softbias.data.cache import writing_nothing
     from softbias.study.arms import arms_from
-    from softbias.study.compare import study_for
+    from softbias.study.settings import study_for
     from softbias.study.spec import parse_numbers, parse_seeds
 
     arms, fractions = arms_from(options.models), parse_numbers(options.fractions, "--fractions")

@@ -89,7 +89,7 @@ def cache(clear: bool = False, json: bool = False) -> None:
         clear: Remove them all; they are decoded again when they are needed.
         json: Print JSON.
     """
-    from softbias.data.cache import cache_location, cache_size, clear_cache
+    from softbias.data.cache_folder import cache_location, cache_size, clear_cache
 
     folder = cache_location()
     size = clear_cache() if clear else cache_size()

@@ -7,9 +7,8 @@
     <cache>/pictures/<key>/images.npy    the pictures of a pack
 
 The key is a hash of each file's path, size, time and rights, the target size, the resize mode and the decoder's version, so
-a changed picture is decoded anew. An entry is written to a folder beside it, flushed to disk and then renamed. So it is
-complete or absent, also after a kill, and of two processes that make the same one the first wins. Pictures are written to
-the file, and not assigned to a map of it: a full disk makes a write fail, but kills a process that assigns to a map.
+a changed picture is decoded anew. Pictures are written to the file, and not assigned to a map of it: a full disk makes a
+write fail, but kills a process that assigns to a map. `cache_folder` says how an entry comes to be.
 """
 
 from __future__ import annotations
@@ -19,9 +18,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
-import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
@@ -30,32 +26,27 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
-import platformdirs
 from numpy.typing import NDArray
 
-from softbias import environment
+from softbias.data.cache_folder import cache_location, store_entry
 from softbias.data.dataset import WholeImages
 from softbias.data.decode import (
     THUMBNAIL,
     VERSION,
     BrokenImageError,
-    Images,
     UnsupportedImageError,
-    check_resize_mode,
     decode_or_error,
     heif_available,
     in_order,
 )
 from softbias.data.listing import Listing, counted_images
+from softbias.data.resizing import Images, check_resize_mode
 from softbias.errors import SoftbiasError
-from softbias.files import read_text, sync
+from softbias.files import read_text
 from softbias.schema import SchemaError, from_plain
 
 Progress = Callable[[int, int], None]
 Decoded = tuple[Images, NDArray[np.int64], list[BrokenImageError], Images | None]
-STALE = 24 * 3600  # seconds without a write, after which an unfinished entry belongs to a process that was killed
-UNFINISHED = ".part"
-
 
 _may_write: ContextVar[bool] = ContextVar("may_write", default=True)
 
@@ -168,7 +159,7 @@ def decode_pack(files: Sequence[Path], size: tuple[int, int], resize_mode: str, 
         shutil.rmtree(entry, ignore_errors=True)  # it is absent or damaged
     images = make()
     try:
-        _store(entry, lambda part: np.save(part / "images.npy", images))
+        store_entry(entry, lambda part: np.save(part / "images.npy", images))
         return _open_pack(entry, size)
     except OSError:
         return images
@@ -179,29 +170,6 @@ def _open_pack(entry: Path, size: tuple[int, int]) -> Images:
     if images.dtype != np.uint8 or images.shape[1:] != (*size, 3):
         raise SchemaError(f"{entry / 'images.npy'} must hold uint8 (N, {size[0]}, {size[1]}, 3), but has {images.shape}")
     return images
-
-
-def cache_location(cache_dir: str | Path | None = None) -> Path:
-    """The folder of decoded sets: in cache_dir, else in $SOFTBIAS_CACHE, else in the user's folder for caches."""
-    given = cache_dir or environment.variable("SOFTBIAS_CACHE")
-    folder = Path(given).expanduser() if given else platformdirs.user_cache_path("softbias", appauthor=False)
-    if not given and not folder.is_absolute():  # a user without a home, as in some containers
-        folder = Path(tempfile.gettempdir()) / "softbias"
-    return folder / "pictures"
-
-
-def cache_size(cache_dir: str | Path | None = None) -> int:
-    """Bytes of all decoded sets."""
-    files = (file for entry in _entries(cache_location(cache_dir)) for file in entry.glob("*"))
-    return sum(file.stat().st_size for file in files if file.is_file())
-
-
-def clear_cache(cache_dir: str | Path | None = None) -> int:
-    """Remove all decoded sets, and nothing else; return the number of bytes that were freed."""
-    size = cache_size(cache_dir)
-    for entry in _entries(cache_location(cache_dir)):
-        shutil.rmtree(entry, ignore_errors=True)
-    return size
 
 
 def _key(listing: Listing, size: tuple[int, int], resize_mode: str, copies: bool, whole: int | None) -> str:
@@ -286,42 +254,9 @@ def _make(
         (part / "about.json").write_text(json.dumps(about), encoding="utf-8")  # in ASCII, so that odd file names survive
 
     try:
-        _store(entry, fill)
+        store_entry(entry, fill)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
         problem = f"no space for {needed / 1e6:,.1f} MB of decoded pictures" if full else "decoded pictures cannot be kept"
         advice = f"{'make room, or ' if full else ''}choose another folder with SOFTBIAS_CACHE"
         raise SoftbiasError(f"{problem} in {entry.parent} ({error.strerror}); {advice}") from error
-
-
-def _store(entry: Path, fill: Callable[[Path], object]) -> None:
-    """An entry with the files that `fill` writes into a folder: whole or absent."""
-    part = entry.with_name(f"{entry.name}.{uuid.uuid4().hex[:8]}{UNFINISHED}")
-    try:
-        part.mkdir(parents=True)
-        _remove_stale(entry.parent)
-        fill(part)
-        for file in part.iterdir():
-            sync(file)
-        try:
-            part.rename(entry)
-        except OSError:
-            if not any(entry.glob("images.*")):  # else another process was first
-                raise
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def _entries(folder: Path) -> list[Path]:
-    """Entries, finished or not, by the form of their names: a user may keep other files there."""
-    if not folder.is_dir():
-        return []
-    return [path for path in folder.iterdir() if len(path.name.split(".")[0]) == 32 and path.is_dir() and not path.is_symlink()]
-
-
-def _remove_stale(folder: Path) -> None:
-    for entry in _entries(folder):
-        if entry.suffix == UNFINISHED:
-            times = [path.stat().st_mtime for path in (entry, *entry.glob("*")) if path.exists()]
-            if times and time.time() - max(times) > STALE:
-                shutil.rmtree(entry, ignore_errors=True)

@@ -21,21 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softbias.data.arrays import is_array_folder, read_arrays
-from softbias.data.decode import (
-    COPY_SIZE,
-    THUMBNAIL,
-    BrokenImageError,
-    Images,
-    in_order,
-    load,
-    reason_of,
-    require_bytes,
-    thumbnail,
-)
+from softbias.data.decode import COPY_SIZE, THUMBNAIL, BrokenImageError, in_order, load, reason_of, require_bytes, thumbnail
 from softbias.data.duplicates import near_groups, thumbnails
 from softbias.data.groups import HELD_OUT, Pair, count_pairs, cut_groups, members_of, pairs_across, pairs_within
-from softbias.data.sources import read_listing, split_arrays, split_readable
+from softbias.data.resizing import Images
+from softbias.data.sources import read_listing
 from softbias.data.splits import splits_of, without_split
+from softbias.data.splitting import split_arrays, split_readable
 from softbias.errors import SoftbiasError
 from softbias.files import NotAFileError, escaped, open_regular
 from softbias.notes import Note

@@ -20,17 +20,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from softbias.data.modes import UPRIGHT, orientation_of, to_rgb
-from softbias.errors import SoftbiasError, unknown_name
+from softbias.data.resizing import Images, check_resize_mode, resized
+from softbias.errors import SoftbiasError
 from softbias.files import NotAFileError, open_regular
 
-Images = NDArray[np.uint8]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 VERSION = 1  # part of the cache's key: raise it when decode gives other bytes than before
@@ -42,7 +41,6 @@ FORMATS = (  # not EPS, which runs code
 HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 THUMBNAIL = 16
 COPY_SIZE = (2 * THUMBNAIL, 2 * THUMBNAIL)  # that a JPEG is decoded for before it becomes a thumbnail
-RESIZE_MODES = ("crop", "pad", "stretch")  # pages.wording describes them
 
 
 class BrokenImageError(SoftbiasError):
@@ -136,11 +134,6 @@ def thumbnail(file: str | Path | IO[bytes], loaded: Loaded | None = None, name: 
     return np.array(resized(loaded.image, (THUMBNAIL, THUMBNAIL), "stretch"))
 
 
-def check_resize_mode(resize_mode: str) -> None:
-    if resize_mode not in RESIZE_MODES:
-        raise unknown_name("resize_mode", resize_mode, RESIZE_MODES)
-
-
 def in_order(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int | None = None
 ) -> Generator[Result, None, None]:
@@ -205,42 +198,6 @@ def heif_available() -> bool:
         return False
     pillow_heif.register_heif_opener()
     return True
-
-
-def resized(image: Image.Image, size: tuple[int, int], resize_mode: str) -> Image.Image:
-    """An RGB picture at (height, width); bicubic with antialiasing. A picture that has the size already stays as it is."""
-    height, width = size
-    if image.size == (width, height):
-        return image
-    bicubic: dict[str, Any] = {"resample": Image.Resampling.BICUBIC, "reducing_gap": 3.0}
-    if resize_mode == "stretch":
-        return image.resize((width, height), **bicubic)
-    if resize_mode == "crop":
-        scale = max(width / image.width, height / image.height)
-        left = (image.width - width / scale) / 2
-        top = (image.height - height / scale) / 2
-        box = (max(0.0, left), max(0.0, top), min(image.width, image.width - left), min(image.height, image.height - top))
-        return image.resize((width, height), box=box, **bicubic)
-    scale = min(width / image.width, height / image.height)
-    inner = max(1, round(image.width * scale)), max(1, round(image.height * scale))
-    canvas = Image.new("RGB", (width, height))
-    canvas.paste(image.resize(inner, **bicubic), ((width - inner[0]) // 2, (height - inner[1]) // 2))
-    return canvas
-
-
-def resize_all(images: Images, size: tuple[int, int], resize_mode: str) -> Images:
-    """RGB pictures at (height, width), resized as files are.  # (N, H, W, 3) -> (N, height, width, 3)"""
-    if images.shape[1:3] == size:
-        return images
-    return stack((resized(Image.fromarray(image), size, resize_mode) for image in images), len(images), size)
-
-
-def stack(images: Iterable[Image.Image | Images], count: int, size: tuple[int, int]) -> Images:
-    """`count` pictures in one array, filled one by one, so that they are in memory only once.  # (count, H, W, 3)"""
-    filled = np.empty((count, *size, 3), np.uint8)
-    for index, image in enumerate(images):
-        filled[index] = np.asarray(image)
-    return filled
 
 
 def _load(file: IO[bytes], wanted: tuple[int, int] | None, name: str) -> Loaded:

@@ -19,7 +19,6 @@ from softbias import environment
 from softbias.data import fashion
 from softbias.data.cache import Progress
 from softbias.data.dataset import Dataset
-from softbias.data.decode import check_resize_mode
 from softbias.data.listing import list_folder, make_listing
 from softbias.data.obtain import (
     VAL_IS_TEST,
@@ -33,6 +32,7 @@ from softbias.data.obtain import (
     with_torchvision,
 )
 from softbias.data.packs import ARRAY_FILES, PACKED, DatasetRequest, array_folder, npz_pack, resized_set, sheets
+from softbias.data.resizing import check_resize_mode
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
 from softbias.registry import Registry

@@ -23,8 +23,9 @@ from softbias.data.array_files import ArrayFiles
 from softbias.data.arrays import CLASSES_FILE, as_text, read_arrays, read_class_names
 from softbias.data.cache import Progress, decode_pack, may_write, noise
 from softbias.data.dataset import Dataset
-from softbias.data.decode import Images, in_order, load, resize_all, resized, stack
+from softbias.data.decode import in_order, load
 from softbias.data.listing import some
+from softbias.data.resizing import Images, resize_all, resized, stack
 from softbias.data.splits import splits_of
 from softbias.errors import SoftbiasError
 from softbias.notes import Note

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from softbias.checksums import CHECKSUMS, verify_checksums
 from softbias.errors import FewTokensWarning, SoftbiasError, in_one_line, unknown_name
-from softbias.files import CHECKSUMS, verify_checksums
 from softbias.models.hub import NoWeightsError, fetching_weights
 from softbias.models.presets import FEW_PATCHES
 from softbias.models.spec import pair, suitable_patch

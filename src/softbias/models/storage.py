@@ -25,8 +25,9 @@ from torch import nn
 
 from softbias._version import __version__
 from softbias.bounds import Length, Side, Within
+from softbias.checksums import verify_checksums, write_checksums
 from softbias.errors import SoftbiasError, in_one_line
-from softbias.files import adding_to_folder, replacing, verify_checksums, write_checksums, write_text
+from softbias.files import adding_to_folder, replacing, write_text
 from softbias.models import Spec, build, create_model, spec_from_dict
 from softbias.models.cost import count_parameters
 from softbias.models.foreign import HuggingFaceClassifier

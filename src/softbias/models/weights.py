@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
+from softbias.checksums import verify_file
 from softbias.errors import SoftbiasError, in_one_line
-from softbias.files import verify_file
 from softbias.models.spec import ModelSpec
 
 MOST_NAMED = 8  # tensors in a message

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from softbias.checksums import CHECKSUMS, DamagedError, read_checksums, verify_file, write_checksums
 from softbias.errors import SoftbiasError
-from softbias.files import CHECKSUMS, DamagedError, read_checksums, verify_file, write_checksums
 from softbias.models.storage import is_whole
 from softbias.runs.galleries import AFTER, BEFORE
 from softbias.runs.run import Run

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from softbias.checksums import DamagedError
 from softbias.classifier import Classifier, weights_of
 from softbias.data.dataset import Dataset
 from softbias.data.listing import some
 from softbias.errors import SoftbiasError
-from softbias.files import DamagedError
 from softbias.models import create_model, list_models
 from softbias.models.storage import is_whole
 from softbias.models.weights import load_state

@@ -32,8 +32,9 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
+from softbias.checksums import verify_file
 from softbias.errors import SoftbiasError
-from softbias.files import verify_file, write_text
+from softbias.files import write_text
 from softbias.notes import Note
 from softbias.runs.predictions import Predictions
 from softbias.runs.spec import SAME_STORE, EpochRow, RunSpec, Summary, differences, read_config, read_notes, write_config

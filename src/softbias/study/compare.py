@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -17,15 +15,13 @@ import pandas
 from softbias import environment
 from softbias.bounds import AnyPath, Fraction, LongText, Seed, ShortText, Workers
 from softbias.data.cache import writing_nothing
-from softbias.errors import SoftbiasError, describe_error
+from softbias.errors import describe_error
 from softbias.files import require_writable
 from softbias.pages.format import count
 from softbias.pages.wording import text
-from softbias.runs import automatic
-from softbias.runs.resolve import check_model_name
 from softbias.runs.store import Store
 from softbias.schema import checked_arguments
-from softbias.study.arms import Arm, arms_from, read_recipe
+from softbias.study.arms import Arm, arms_from
 from softbias.study.comparison import accuracy_tables, compare_arms, summarize
 from softbias.study.estimate import StudyPlan, plan_study
 from softbias.study.execute import ExecutionSettings, Executor, ThisProcess, execute
@@ -35,23 +31,18 @@ from softbias.study.plan import load_once, study_runs, write_plan
 from softbias.study.progress import StudyDisplay, choose_display
 from softbias.study.ray import RayCluster, address_of, import_ray
 from softbias.study.report import write_report
+from softbias.study.settings import check_models, study_for
 from softbias.study.spec import (
     Budget,
-    DifferentStudyError,
     SeedCount,
     StudySpec,
     Trials,
-    extended,
-    read_study,
-    seeds_from,
     write_study,
 )
 from softbias.study.tuning import import_optuna
 from softbias.study.tuning import tune as search
 from softbias.study.workers import WorkerPool
 from softbias.training.recipe import Recipe
-
-WORDS = ("title", "question", "source", "published", "warnings", "notes")  # of a study that continues
 
 
 @dataclass(frozen=True)
@@ -162,13 +153,6 @@ def run_study(
     return Comparison(out, plan, frame, tuple(failed), make_report(out, display) if report and len(frame) else None)
 
 
-def check_models(arms: Sequence[Arm]) -> None:
-    """Refuse a model that does not exist, before any image is read."""
-    for arm in arms:
-        if arm.source is None:
-            check_model_name(arm.model)
-
-
 def executor_for(settings: ExecutionSettings, jobs: int, on: str | None) -> Executor:
     """Ray where `on` names a cluster, else `jobs` worker processes, else this process."""
     if on is not None:
@@ -247,69 +231,3 @@ def compare(
         lines = "; ".join(f"{label}: {error}" for label, error in done.failed)
         warnings.warn(f"{count(len(done.failed), 'run')} failed: {lines}", stacklevel=2)
     return done
-
-
-def study_for(
-    data: str | Path | Sequence[str | Path],
-    arms: tuple[Arm, ...],
-    *,
-    fractions: float | Sequence[float] = 1.0,
-    seeds: int | Sequence[int] = 3,
-    recipe: str | Mapping[str, Any] | Recipe | None = None,
-    budget: Budget = "steps",
-    tune: int = 0,
-    name: str | None = None,
-    out: str | Path | None = None,
-    store: str | Path | None = None,
-    data_options: Mapping[str, Any] | None = None,
-    device: str = "auto",
-    overrides: Mapping[str, Any] | None = None,
-) -> StudySpec:
-    """The study with these settings; if its folder holds one already, that one with the new arms, data, fractions, seeds.
-
-    Without a recipe, the study continues with its own; a new one gets the recipe that suits the images and the device.
-    """
-    check_models(arms)
-    sets = tuple(str(Path(d)) if Path(d).exists() else str(d) for d in ([data] if isinstance(data, str | Path) else data))
-    name = name or default_name(sets)
-    folder = Path(out) if out else Path("studies") / name
-    old = read_study(folder) if (folder / "study.yaml").is_file() else None
-    if recipe is None:
-        chosen = old.recipe if old else suitable_recipe(sets[0], data_options or {}, device)
-    else:
-        chosen = read_recipe(recipe)
-    new = StudySpec(
-        name=name,
-        data=sets,
-        arms=arms,
-        fractions=(float(fractions),) if isinstance(fractions, int | float) else tuple(fractions),
-        seeds=seeds_from(seeds),
-        recipe=chosen.with_overrides(overrides or {}),
-        budget=budget,
-        tune=tune,
-        data_options=dict(data_options or {}),
-        store=None if store is None else os.path.relpath(store, folder),
-    )
-    if old is None:
-        return new
-    try:
-        return replace(extended(old, new), **{name: getattr(old, name) for name in WORDS})
-    except DifferentStudyError as error:
-        raise SoftbiasError(
-            f"{folder} holds a study already, and {error}; give the same settings, or choose another --out"
-        ) from error
-
-
-def default_name(data: Sequence[str | Path]) -> str:
-    """
-    >>> default_name(["pictures/birds", "fashion"])
-    'birds+fashion'
-    """
-    return "+".join(re.sub(r"[^\w.-]+", "_", Path(d).stem or Path(d).absolute().name) for d in data)
-
-
-def suitable_recipe(data: str, options: Mapping[str, Any], device: str) -> Recipe:
-    """The recipe that `softbias fit` chooses for this number of images and this device."""
-    images = load_once(data, options)
-    kind = environment.find_device(device)
-    return automatic.choose(len(images.splits["train"]), images.img_size, kind, 1).recipe

@@ -23,17 +23,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from softbias.checksums import verify_checksums, write_checksums
 from softbias.errors import SoftbiasError, in_one_line
-from softbias.files import (
-    NotAFileError,
-    read_text,
-    remove_folder,
-    replacing_folder,
-    require_regular,
-    verify_checksums,
-    write_checksums,
-    write_text,
-)
+from softbias.files import NotAFileError, read_text, remove_folder, replacing_folder, require_regular, write_text
 from softbias.models.weights import load_state
 from softbias.schema import from_plain
 from softbias.training.optim import ModelEma

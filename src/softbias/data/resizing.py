@@ -1,0 +1,61 @@
+"""Pictures at another size: bicubic with antialiasing, and one of three ways to treat the aspect ratio.
+
+crop      the largest part in the middle that has the wanted aspect ratio
+pad       the whole picture, on black
+stretch   the whole picture, with another aspect ratio
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from softbias.errors import unknown_name
+
+Images = NDArray[np.uint8]
+RESIZE_MODES = ("crop", "pad", "stretch")  # pages.wording describes them
+
+
+def check_resize_mode(resize_mode: str) -> None:
+    if resize_mode not in RESIZE_MODES:
+        raise unknown_name("resize_mode", resize_mode, RESIZE_MODES)
+
+
+def resized(image: Image.Image, size: tuple[int, int], resize_mode: str) -> Image.Image:
+    """An RGB picture at (height, width); bicubic with antialiasing. A picture that has the size already stays as it is."""
+    height, width = size
+    if image.size == (width, height):
+        return image
+    bicubic: dict[str, Any] = {"resample": Image.Resampling.BICUBIC, "reducing_gap": 3.0}
+    if resize_mode == "stretch":
+        return image.resize((width, height), **bicubic)
+    if resize_mode == "crop":
+        scale = max(width / image.width, height / image.height)
+        left = (image.width - width / scale) / 2
+        top = (image.height - height / scale) / 2
+        box = (max(0.0, left), max(0.0, top), min(image.width, image.width - left), min(image.height, image.height - top))
+        return image.resize((width, height), box=box, **bicubic)
+    scale = min(width / image.width, height / image.height)
+    inner = max(1, round(image.width * scale)), max(1, round(image.height * scale))
+    canvas = Image.new("RGB", (width, height))
+    canvas.paste(image.resize(inner, **bicubic), ((width - inner[0]) // 2, (height - inner[1]) // 2))
+    return canvas
+
+
+def resize_all(images: Images, size: tuple[int, int], resize_mode: str) -> Images:
+    """RGB pictures at (height, width), resized as files are.  # (N, H, W, 3) -> (N, height, width, 3)"""
+    if images.shape[1:3] == size:
+        return images
+    return stack((resized(Image.fromarray(image), size, resize_mode) for image in images), len(images), size)
+
+
+def stack(images: Iterable[Image.Image | Images], count: int, size: tuple[int, int]) -> Images:
+    """`count` pictures in one array, filled one by one, so that they are in memory only once.  # (count, H, W, 3)"""
+    filled = np.empty((count, *size, 3), np.uint8)
+    for index, image in enumerate(images):
+        filled[index] = np.asarray(image)
+    return filled

@@ -1,0 +1,94 @@
+"""From the settings that somebody names to a StudySpec: a new study, or more runs for the one in the folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from softbias import environment
+from softbias.errors import SoftbiasError
+from softbias.runs import automatic
+from softbias.runs.resolve import check_model_name
+from softbias.study.arms import Arm, read_recipe
+from softbias.study.plan import load_once
+from softbias.study.spec import Budget, DifferentStudyError, StudySpec, extended, read_study, seeds_from
+from softbias.training.recipe import Recipe
+
+WORDS = ("title", "question", "source", "published", "warnings", "notes")  # of a study that continues
+
+
+def study_for(
+    data: str | Path | Sequence[str | Path],
+    arms: tuple[Arm, ...],
+    *,
+    fractions: float | Sequence[float] = 1.0,
+    seeds: int | Sequence[int] = 3,
+    recipe: str | Mapping[str, Any] | Recipe | None = None,
+    budget: Budget = "steps",
+    tune: int = 0,
+    name: str | None = None,
+    out: str | Path | None = None,
+    store: str | Path | None = None,
+    data_options: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    overrides: Mapping[str, Any] | None = None,
+) -> StudySpec:
+    """The study with these settings; if its folder holds one already, that one with the new arms, data, fractions, seeds.
+
+    Without a recipe, the study continues with its own; a new one gets the recipe that suits the images and the device.
+    """
+    check_models(arms)
+    sets = tuple(str(Path(d)) if Path(d).exists() else str(d) for d in ([data] if isinstance(data, str | Path) else data))
+    name = name or default_name(sets)
+    folder = Path(out) if out else Path("studies") / name
+    old = read_study(folder) if (folder / "study.yaml").is_file() else None
+    if recipe is None:
+        chosen = old.recipe if old else suitable_recipe(sets[0], data_options or {}, device)
+    else:
+        chosen = read_recipe(recipe)
+    new = StudySpec(
+        name=name,
+        data=sets,
+        arms=arms,
+        fractions=(float(fractions),) if isinstance(fractions, int | float) else tuple(fractions),
+        seeds=seeds_from(seeds),
+        recipe=chosen.with_overrides(overrides or {}),
+        budget=budget,
+        tune=tune,
+        data_options=dict(data_options or {}),
+        store=None if store is None else os.path.relpath(store, folder),
+    )
+    if old is None:
+        return new
+    try:
+        return replace(extended(old, new), **{name: getattr(old, name) for name in WORDS})
+    except DifferentStudyError as error:
+        raise SoftbiasError(
+            f"{folder} holds a study already, and {error}; give the same settings, or choose another --out"
+        ) from error
+
+
+def default_name(data: Sequence[str | Path]) -> str:
+    """
+    >>> default_name(["pictures/birds", "fashion"])
+    'birds+fashion'
+    """
+    return "+".join(re.sub(r"[^\w.-]+", "_", Path(d).stem or Path(d).absolute().name) for d in data)
+
+
+def suitable_recipe(data: str, options: Mapping[str, Any], device: str) -> Recipe:
+    """The recipe that `softbias fit` chooses for this number of images and this device."""
+    images = load_once(data, options)
+    kind = environment.find_device(device)
+    return automatic.choose(len(images.splits["train"]), images.img_size, kind, 1).recipe
+
+
+def check_models(arms: Sequence[Arm]) -> None:
+    """Refuse a model that does not exist, before any image is read."""
+    for arm in arms:
+        if arm.source is None:
+            check_model_name(arm.model)
