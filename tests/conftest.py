@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import torch
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync --no-first-run"
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # what tests start from depends neither on the network nor on weights that lie around
+os.environ.pop("SOFTBIAS_WEIGHTS", None)
 torch.set_num_threads(1)  # tests are small: more threads only wait for each other
 
 

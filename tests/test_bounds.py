@@ -28,6 +28,7 @@ from softbias.runs.inference import predict
 from softbias.runs.probing import probe
 from softbias.runs.resolve import PartialRunSpec
 from softbias.runs.spec import RunSpec
+from softbias.runs.start import Start
 from softbias.schema import Checked, SchemaError, bounded_hints, check_options, has_bounds
 from softbias.study.arms import Arm, Pretrain, arms_from
 from softbias.study.compare import compare, run_study
@@ -41,6 +42,7 @@ VALID: dict[type, Any] = {
     RandAugment: RandAugment(),
     RunSpec: RunSpec("fashion", "deit_nano", Recipe()),
     PartialRunSpec: PartialRunSpec(),
+    Start: Start("pretrained", "w", "w", None, "0" * 64, "mit", (0.5,), (0.5,), (32, 32)),
     Pretrain: Pretrain(Recipe()),
     Arm: Arm("a", "deit_nano"),
     StudySpec: StudySpec("s", ("fashion",), arms_from("deit_nano")),

@@ -147,7 +147,6 @@ def recorded(tmp_path_factory) -> list[Call]:
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOFTBIAS_CACHE", str(folder / "cache"))
-        patch.setattr("softbias.runs.automatic.hub_reachable", lambda: False)
         before = sys.getprofile()
         threading.setprofile(recorder)
         sys.setprofile(recorder)

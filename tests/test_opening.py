@@ -166,7 +166,7 @@ def test_options_are_for_models_that_are_built_here(tmp_path, capsys):
 def test_a_head_trained_on_a_fresh_backbone_is_called_so(tmp_path):
     torch.manual_seed(0)
     base = softbias.save(create_model("convit_nano", num_classes=10, patch_size=8), tmp_path / "base")
-    assert main([*words(tmp_path / "run", 1), "--from", str(base), "--finetune", "linear"]) == 0
+    assert main([*words(tmp_path / "run", 1), "--start", str(base), "--finetune", "linear"]) == 0
     run = Run(tmp_path / "run")
     assert run.classifier().weights == "untrained but for its head"
     (saved,) = run.checkpoints

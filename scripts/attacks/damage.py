@@ -60,7 +60,7 @@ COMMANDS = {
     "resume": Command(lambda shop, run: ["fit", "--resume", "--out", run, *TRAINING], "files"),
     "resume-full": Command(lambda shop, run: ["fit", shop.images(), "--resume", "--out", run, *OPTIONS], "files", 0.5),
     "from": Command(
-        lambda shop, run: ["fit", shop.images(), "--from", run, "--out", "next", *TRAINING, "--epochs", "1", "--quiet"],
+        lambda shop, run: ["fit", shop.images(), "--start", run, "--out", "next", *TRAINING, "--epochs", "1", "--quiet"],
         "next", 0.15, ("finished",),
     ),
     "app": Command(lambda shop, run: [run]),

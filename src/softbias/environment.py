@@ -23,6 +23,7 @@ from softbias.errors import SoftbiasError, unknown_name
 VARIABLES: dict[str, str] = {
     "SOFTBIAS_DATA": "folder of the named data sets and of `backgrounds/`",
     "SOFTBIAS_CACHE": "folder of decoded pictures",
+    "SOFTBIAS_WEIGHTS": "folder of pretrained weights; a file is named as timm names them: `deit_tiny_patch16_224.safetensors`",
     "SOFTBIAS_CHECKPOINT_SECONDS": "seconds between two checkpoints, for machines that may be taken away",
     "SOFTBIAS_TOKEN": "the token of `softbias app`'s address; without it, or `--token`, each start makes a new one",
     "SOFTBIAS_DEBUG": "if set, a user's mistake shows its traceback, too",

@@ -19,7 +19,6 @@ from softbias.app.safety import Access
 from softbias.app.serving import bind, make_server
 from softbias.app.state import AppState
 from softbias.cli import main
-from softbias.runs import automatic
 
 CLASSES = {"blue": (40, 60, 200), "green": (40, 180, 60), "red": (210, 50, 40)}
 
@@ -43,7 +42,6 @@ def run(tmp_path_factory) -> Path:
     folder = write_images(root / "pictures")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOFTBIAS_CACHE", str(root / "cache"))
-        patch.setattr(automatic, "hub_reachable", lambda: False)
         words = ["fit", str(folder), "--out", str(out), "--device", "cpu", "--model", "convit_nano", "--keep", "last,every=1"]
         assert main([*words, "--recipe.epochs", "3", "--no-baseline", "--trackers", "none"]) == 0
     return out

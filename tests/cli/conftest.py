@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 from softbias.cli import main
-from softbias.runs import automatic
 
 CLASSES = {"blue": (40, 60, 200), "green": (40, 180, 60), "red": (210, 50, 40)}
 SHORT = ["--epochs", "2", "--no-baseline", "--trackers", "none"]
@@ -38,7 +37,6 @@ def run(image_folder, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOFTBIAS_CACHE", str(out.parent / "cache"))
-        patch.setattr(automatic, "hub_reachable", lambda: False)
         assert main(["fit", str(image_folder), "--out", str(out), "--device", "cpu", "--recipe.epochs", "10"]) == 0
     return out
 
@@ -47,7 +45,6 @@ def run(image_folder, tmp_path_factory) -> Path:
 def own_cache(tmp_path_factory, monkeypatch) -> None:
     monkeypatch.setenv("SOFTBIAS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.delenv("SOFTBIAS_DATA", raising=False)
-    monkeypatch.setattr(automatic, "hub_reachable", lambda: False)
 
 
 @pytest.fixture

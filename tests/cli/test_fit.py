@@ -63,13 +63,14 @@ def test_it_says_what_it_chose_and_why(image_folder, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "convit_nano with patches of 8 (16 tokens)" in printed
     assert "recipe quick with 2 epochs" in printed and "300 epochs" in printed
-    assert "--weights" in printed
+    assert "start from scratch" in printed and "--start pretrained" in printed
     assert "seed 0" in printed and "Accuracy" in printed
-    model, recipe = Run(tmp_path / "run").notes  # as data, for every reader of the run
+    start, model, recipe = Run(tmp_path / "run").notes  # as data, for every reader of the run
+    assert start.kind == "start-chosen" and start.values["why"] == "small-pictures"
     assert model.kind == "model-chosen" and model.values["model"] == "convit_nano" and model.values["patch"] == 8
     assert recipe.kind == "recipe-chosen" and recipe.values == {"recipe": "quick", "epochs": 2.0}
     kept = json.loads((tmp_path / "run" / "summary.json").read_text())["notes"]  # for the page
-    assert kept[:2] == [model.to_dict(), recipe.to_dict()] and "split-made" in [note["kind"] for note in kept]
+    assert kept[:3] == [start.to_dict(), model.to_dict(), recipe.to_dict()] and "split-made" in [note["kind"] for note in kept]
 
 
 @pytest.mark.usefixtures("no_page")
@@ -164,10 +165,10 @@ def test_pretrain_learns_rotations_and_fit_starts_from_it(image_folder, tmp_path
     assert main(["pretrain", str(image_folder), "--rotations", "one", "--out", str(first), "--quiet", *SHORT]) == 0
     assert config(first)["model"] == "arvit_nano"
     assert config(first)["recipe"]["objective"] == "rotation" and config(first)["recipe"]["rotations"] == "one"
-    arguments = ["fit", str(image_folder), "--from", str(first), "--finetune", "linear", "--out", str(second)]
+    arguments = ["fit", str(image_folder), "--start", str(first), "--finetune", "linear", "--out", str(second)]
     assert main([*arguments, "--quiet", *SHORT]) == 0
     spec, summary = config(second), json.loads((second / "summary.json").read_text())
-    assert spec["source"] == str(first) and spec["finetune"] == "linear" and spec["model"] == "arvit_nano"
+    assert spec["start"]["path"] == str(first) and spec["finetune"] == "linear" and spec["model"] == "arvit_nano"
     assert summary["objective"] == "supervised" and len(summary["test"]["classes"]) == 3
 
 
@@ -240,9 +241,16 @@ MISTAKES = {
     ("fit", "fashion", "--resize-mode", "squeeze"): "--resize-mode cannot be 'squeeze': it takes crop, pad or stretch",
     ("fit", "fashion", "--model", "convit_nan", "--recipe", "quick", "--device", "cpu"): "did you mean 'convit_nano'?",
     ("fit", "fashion", "--model-option", "patch"): "--model-option takes NAME=VALUE",
-    ("fit", "fashion", "--pretrained"): "--pretrained is for timm's models",
-    ("fit", "fashion", "--finetune", "linear"): "--finetune linear needs a model that has learned something",
-    ("fit", "fashion", "--from", "nowhere"): "nowhere is neither a finished run nor a saved model",
+    ("fit", "fashion", "--model", "convit_nano", "--start", "pretrained"): "no pretrained weights are known for convit_nano",
+    (
+        "fit",
+        "fashion",
+        "--start",
+        "scratch",
+        "--finetune",
+        "linear",
+    ): "--finetune linear needs a model that has learned something",
+    ("fit", "fashion", "--start", "nowhere"): "nowhere is neither a finished run nor a saved model",
     ("fit", "fashion", "--keep", "first", "--device", "cpu"): "keep takes last, best and every=K",
     ("fit", "fashion", "--config", "nowhere.yaml"): "the config nowhere.yaml cannot be read",
     ("fit", "fashion", "--skip-broken"): "skip_broken is for your own pictures",

@@ -88,15 +88,17 @@ def test_weights_that_do_not_fit_a_model_of_timm_s_are_listed(tmp_path):
 
     from softbias.runs.prepare import build_model
     from softbias.runs.spec import RunSpec
+    from softbias.runs.starting import weights_start
     from softbias.training.recipe import Recipe
 
     options = {"depth": 1, "patch_size": 8}
     small = create_model("timm:vit_tiny_patch16_224", 5, 32, **options)
     save_file(small.state_dict(), tmp_path / "w.safetensors")
-    spec = RunSpec("x", "timm:vit_tiny_patch16_224", Recipe(), model_options=options, weights=str(tmp_path / "w.safetensors"))
+    start = weights_start(tmp_path / "w.safetensors", "timm:vit_tiny_patch16_224").start
+    spec = RunSpec("x", "timm:vit_tiny_patch16_224", Recipe(), model_options=options, start=start)
     model = build_model(spec, 3, (32, 32))
     assert torch.equal(model.blocks[0].attn.qkv.weight, small.blocks[0].attn.qkv.weight) and model.num_classes == 3
-    other = RunSpec("x", spec.model, Recipe(), model_options={"depth": 2, "patch_size": 8}, weights=spec.weights)
+    other = RunSpec("x", spec.model, Recipe(), model_options={"depth": 2, "patch_size": 8}, start=start)
     with pytest.raises(ValueError, match=r"the weights do not fit: blocks\.1\.\S+ is missing"):
         build_model(other, 3, (32, 32))
 

@@ -43,7 +43,7 @@ def test_a_hub_that_does_not_answer_is_given_up_within_two_seconds(silent_hub, t
         create_model(f"timm:{NAME}", pretrained=True)
     assert not constants.HF_HUB_OFFLINE
     out = tmp_path / "run"
-    assert main(["fit", "fashion", "--model", f"timm:{NAME}", "--pretrained", "--out", str(out)]) == 2
+    assert main(["fit", "fashion", "--model", f"timm:{NAME}", "--start", "pretrained", "--out", str(out)]) == 2
     assert capsys.readouterr().err.count("\n") == 1 and not out.exists()
 
 

@@ -18,7 +18,7 @@ from softbias.classifier import Classifier, weights_of
 from softbias.cli import main
 from softbias.models import create_model
 from softbias.probes import PROBES, Probe, profile
-from softbias.runs import automatic, probing
+from softbias.runs import probing
 from softbias.runs.run import Run
 
 SMALL = ["--recipe", "quick", "--recipe.epochs", "2", "--no-baseline", "--trackers", "none", "--device", "cpu", "--quiet"]
@@ -41,7 +41,6 @@ def run(image_folder, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "gated"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOFTBIAS_CACHE", str(out.parent / "cache"))
-        patch.setattr(automatic, "hub_reachable", lambda: False)
         model = ["--model", "convit_nano", "--model-option", "patch_size=8", "--img-size", "32"]
         words = ["fit", str(image_folder), *model, "--keep", "every=1", "--probe-every", "1", "--out", str(out), *SMALL]
         assert main(words) == 0

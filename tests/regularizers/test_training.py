@@ -26,7 +26,7 @@ def train(out: Path, *regularize: str, model: str = "arvit_nano", **options):
     chosen = {"patch_size": 4} if not model.startswith("timm:") else {"patch_size": 4, "depth": 2}
     source = settings.pop("source", None)
     return fit(
-        noise_set(), model, "small", out=out, model_options={} if source else chosen, source=source, device="cpu",
+        noise_set(), model, "small", out=out, model_options={} if source else chosen, start=source or "scratch", device="cpu",
         finetune=settings.pop("finetune", None), **settings, regularize=regularize,
     )  # fmt: skip
 

@@ -1,18 +1,13 @@
 """The automatic choices for a user who names nothing but the data."""
 
-import time
-from contextlib import nullcontext
-
 import pytest
 
 from softbias.data.sources import open_source
 from softbias.models import create_model
 from softbias.pages.wording import text
 from softbias.runs import automatic
-from softbias.runs.automatic import CPU_SECONDS, choose, coarse_patch, hub_reachable, image_size
-from softbias.runs.resolve import give_advice
-from softbias.runs.spec import RunSpec
-from softbias.training.recipe import RECIPES, Recipe
+from softbias.runs.automatic import CPU_SECONDS, choose, coarse_patch, image_size
+from softbias.training.recipe import RECIPES
 
 COUNTS = (30, 300, 5_000, 50_000, 300_000)
 
@@ -74,39 +69,3 @@ def test_large_sets_of_files_are_made_smaller_on_a_cpu_only(tmp_path, monkeypatc
     size, why = image_size(open_source(tmp_path), "cpu")
     assert size == 64 and why.kind == "img-size-chosen" and why.values == {"img_size": 64, "images": 6, "side": 128}
     assert image_size(open_source(tmp_path), "cuda") is None and image_size(open_source("fashion"), "cpu") is None
-
-
-def test_a_name_server_that_never_answers_is_given_up_soon(monkeypatch):
-    import urllib.request
-
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr(urllib.request, "urlopen", lambda *_args, **_options: time.sleep(5))
-    started = time.monotonic()
-    assert hub_reachable(0.1) is False and time.monotonic() - started < 2
-    monkeypatch.setattr(urllib.request, "urlopen", lambda *_args, **_options: nullcontext())
-    assert hub_reachable(5) is True
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert hub_reachable(5) is False
-
-
-def test_a_hub_that_refuses_a_request_is_reachable(monkeypatch):
-    import urllib.request
-    from urllib.error import HTTPError
-
-    def refuse(*_args, **_options):
-        raise HTTPError("https://hub", 403, "Forbidden", {}, None)
-
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr(urllib.request, "urlopen", refuse)
-    assert hub_reachable(5) is True
-
-
-@pytest.mark.parametrize(("reachable", "option"), [(True, "--pretrained"), (False, "--weights")])
-def test_few_images_get_one_line_about_pretrained_weights(monkeypatch, reachable, option):
-    monkeypatch.setattr(automatic, "hub_reachable", lambda: reachable)
-    spec = RunSpec("mine", "deit_nano", Recipe())
-    (note,) = give_advice(spec, None, 300, 500, pretext=False)
-    assert note.kind == "pretrained-weights" and note.values == {"reachable": reachable}
-    assert option in text(note) and "\n" not in text(note)
-    assert give_advice(spec, None, 300, 20_000, pretext=False) == []
-    assert give_advice(RunSpec("mine", "hf:folder", Recipe()), None, 300, 500, pretext=False) == []

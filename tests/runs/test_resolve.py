@@ -29,19 +29,21 @@ def test_options_of_the_configs_model_are_not_for_another_model():
 
 
 def test_what_is_not_named_is_chosen_with_its_reason():
-    found = resolve(PartialRunSpec(data="mine"), "cpu", images(), advise=False)
+    found = resolve(PartialRunSpec(data="mine", start="scratch"), "cpu", images(), advise=False)
     assert found.spec.model == "convit_nano" and found.spec.model_options == {"patch_size": 8}
     assert [note.kind for note in found.notes] == ["model-chosen", "recipe-chosen"]
     assert found.notes[1].values["epochs"] == found.spec.recipe.epochs and not found.advice
 
 
 def test_what_is_named_has_no_reason():
-    found = resolve(PartialRunSpec(data="mine", model="deit_nano", recipe="quick"), "cpu", images(), advise=False)
+    found = resolve(
+        PartialRunSpec(data="mine", model="deit_nano", recipe="quick", start="scratch"), "cpu", images(), advise=False
+    )
     assert found.notes == () and found.spec.recipe == RECIPES["quick"] and found.spec.model == "deit_nano"
 
 
 def test_another_model_on_a_cpu_takes_the_epochs_of_the_preset():
-    found = resolve(PartialRunSpec(data="mine", model="deit_nano"), "cpu", images(), advise=False)
+    found = resolve(PartialRunSpec(data="mine", model="deit_nano", start="scratch"), "cpu", images(), advise=False)
     assert found.spec.recipe.epochs == RECIPES["quick"].epochs
     assert [note.values for note in found.notes] == [{"recipe": "quick", "epochs": RECIPES["quick"].epochs}]
 
@@ -54,8 +56,9 @@ def test_another_model_on_a_cpu_takes_the_epochs_of_the_preset():
         (PartialRunSpec(data="x", recipe="smal"), UnknownNameError, "small"),
         (PartialRunSpec(data="x", model_options={"img_size": 0}), SoftbiasError, "img_size is no option of the model"),
         (PartialRunSpec(data="x", model_options={"num_classes": 2}), SoftbiasError, "num_classes is no option"),
-        (PartialRunSpec(data="x", pretrained=True), SoftbiasError, "--pretrained is for timm"),
-        (PartialRunSpec(data="x", finetune="linear"), SoftbiasError, "needs a model that has learned"),
+        (PartialRunSpec(data="x", start="nowhere"), SoftbiasError, "neither a finished run nor a saved model"),
+        (PartialRunSpec(data="x", start="scratch", finetune="linear"), SoftbiasError, "needs a model that has learned"),
+        (PartialRunSpec(data="x", start="scratch", weights="w"), SoftbiasError, "takes fresh weights"),
         (PartialRunSpec(data="x", overrides={"epohcs": 1}), UnknownNameError, "epochs"),
         (PartialRunSpec(data="x", overrides={"epochs": -1}), SoftbiasError, "epochs must be a number of more than 0"),
     ],

@@ -132,7 +132,7 @@ def test_rotation_is_learned_and_its_model_fine_tuned(train):
     assert pretext.summary["objective"] == "rotation" and pretext.summary["test"]["n"] == 80
     before = softbias.load(pretext.path / "model")
     for how in ("linear", "full"):
-        tuned = train(None, source=pretext.path, finetune=how, out=how)
+        tuned = train(None, start=pretext.path, finetune=how, out=how)
         after = tuned.model.state_dict()
         same = all(torch.equal(tensor, after[name]) for name, tensor in before.state_dict().items() if "head" not in name)
         assert same == (how == "linear") and tuned.summary["test"]["n"] == 20

@@ -49,7 +49,7 @@ def test_a_pretraining_is_planned_once_for_all_fractions_and_ways_to_fine_tune(l
     for run in runs:
         if run.needs:
             (first,) = [other for other in before if other.id == run.needs]
-            assert first.spec.seed == run.spec.seed and run.spec.source == f"run:{first.id}"
+            assert first.spec.seed == run.spec.seed and run.spec.start.path == f"run:{first.id}"
 
 
 @pytest.mark.parametrize(

@@ -53,13 +53,21 @@ class TrainingOptions:
         bool, switch("Continue a run that was stopped; starts one where there is none, and leaves a finished one alone.")
     ] = False
     config: Annotated[FilePath | None, flag("FILE", "A run's config.yaml; other options given here override it.")] = None
-    source: Annotated[FilePath | None, flag("RUN", "Start from the model of another run, with a new head.", "from")] = None
+    start: Annotated[
+        ShortText,
+        flag(
+            "auto|pretrained|scratch|RUN",
+            "What the model begins with: pretrained weights, fresh ones, or the model of another run with a new head; auto "
+            "takes pretrained ones where they are at hand or a small download.",
+        ),
+    ] = "auto"
+    weights: Annotated[
+        FilePath | None, flag("FILE|FOLDER", "Pretrained weights (safetensors); $SOFTBIAS_WEIGHTS is a folder of them.")
+    ] = None
     finetune: Annotated[
         Literal["linear", "full"] | None,
-        flag("linear|full", "With --from, --pretrained or --weights: train the head only, or all weights."),
+        flag("linear|full", "Of a model that has learned something: train the head only, or all weights."),
     ] = None
-    pretrained: Annotated[bool, switch("Fetch timm's pretrained weights over the network; for models named timm:NAME.")] = False
-    weights: Annotated[FilePath | None, flag("FILE|FOLDER", "Weights to start from (safetensors).")] = None
     img_size: Annotated[Side | None, flag("PIXELS", "Side of the pictures; chosen from their sizes if not given.")] = None
     resize_mode: Annotated[
         Literal["crop", "pad", "stretch"] | None,
@@ -118,7 +126,7 @@ def fit(
 
       softbias fit my_pictures
       softbias fit cifar10 --model convit_tiny --recipe small --epochs 100 --seed 1
-      softbias fit my_pictures --from runs/pretrained --finetune linear
+      softbias fit my_pictures --start runs/pretrained --finetune linear
     """
     return train(options, line, "fit")
 
@@ -130,7 +138,7 @@ def pretrain(
 ) -> int:
     """Train without labels: by which of four rotations a picture was turned (ARViT's pretext task).
 
-    `softbias fit DATA --from RUN` then trains a classifier from it.
+    `softbias fit DATA --start RUN` then trains a classifier from it.
     """
     return train(options, line, "pretrain")
 
@@ -155,7 +163,7 @@ def train(options: TrainingOptions, line: CommandLine, command: str) -> int:
         result = fit(
             options.data, options.model, options.recipe, seed=options.seed, train_fraction=options.fraction, out=options.out,
             resume=options.resume, config=options.config, data_options=data_options(options), model_options=named,
-            source=options.source, finetune=options.finetune, pretrained=options.pretrained, weights=options.weights,
+            start=options.start, weights=options.weights, finetune=options.finetune,
             minutes=options.minutes, keep=options.keep, probe_every=options.probe_every, device=options.device,
             trackers=[name for name in options.trackers.split(",") if name not in ("", "none")], baseline=options.baseline,
             display=choose(quiet=options.quiet, json=options.json, main=main), **overrides,

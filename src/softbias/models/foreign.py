@@ -135,11 +135,13 @@ def create_hugging_face(
     num_classes: int | None = None,
     img_size: int | tuple[int, int] | None = None,
     in_chans: int = 3,
+    pretrained: bool = True,
     device: Any = None,
     dtype: torch.dtype | None = None,
     **others: Any,
 ) -> nn.Module:
-    """The classifier in a folder that `save_pretrained` wrote, with its weights if it holds any (safetensors only)."""
+    """The classifier in a folder that `save_pretrained` wrote, with its weights if it holds any (safetensors only), or with
+    fresh ones."""
     for option in others:
         raise unknown_name(f"option of hf:{folder}", option, ("num_classes", "img_size", "in_chans"))
     try:
@@ -153,7 +155,7 @@ def create_hugging_face(
     check_hugging_face(path, read_json(path / "config.json"))
     if (path / CHECKSUMS).is_file():
         verify_checksums(path, ())
-    if any(Path(folder).glob("*.bin")) and not any(Path(folder).glob("*.safetensors")):
+    if pretrained and any(Path(folder).glob("*.bin")) and not any(Path(folder).glob("*.safetensors")):
         raise SoftbiasError(f"hf:{folder} holds pickled weights, which can run code; save them as safetensors first")
     with opening(folder):
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -166,7 +168,7 @@ def create_hugging_face(
         config.num_labels = num_classes
     models: Any = AutoModelForImageClassification
     with opening(folder):
-        if not any(path.glob("*.safetensors")):
+        if not pretrained or not any(path.glob("*.safetensors")):
             return HuggingFaceClassifier(models.from_config(config, trust_remote_code=False)).to(device=device, dtype=dtype)
         model, found = models.from_pretrained(
             folder, config=config, local_files_only=True, use_safetensors=True, ignore_mismatched_sizes=True,

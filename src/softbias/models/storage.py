@@ -80,11 +80,14 @@ def save(
     class_names: Sequence[str] | None = None,
     preprocessing: Mapping[str, Any] | None = None,
     card: str | None = None,
+    license: str | None = None,
+    base_model: str | None = None,
 ) -> Path:
     """Write a model into a folder, and return the folder.
 
     preprocessing   some of mean, std, interpolation, crop_pct, crop_mode; the others stay as the model has them
     card            text for the first section of the model card
+    license         of the weights that the model was trained from, and base_model: their name
     """
     folder = Path(folder)
     names = tuple(class_names or getattr(model, "class_names", None) or ())
@@ -114,7 +117,7 @@ def save(
         model_args = {name: value for name, value in model.timm_options.items() if name != "num_classes"}
     else:
         raise SoftbiasError(f"save takes a softbias, timm: or hf: model, but got {type(model).__name__}")
-    cfg |= preprocessing or {}
+    cfg |= {**(preprocessing or {}), **({"license": license} if license else {})}
     config = {
         "architecture": cfg.pop("architecture"),
         "num_classes": model.num_classes,
@@ -129,7 +132,7 @@ def save(
         save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
         write_text(temporary / CONFIG, json.dumps(given, indent=2) + "\n")
         write_checksums(temporary, (CONFIG, WEIGHTS))
-        write_text(temporary / CARD, model_card(model, names, config["pretrained_cfg"], card))
+        write_text(temporary / CARD, model_card(model, names, config["pretrained_cfg"], card, license, base_model))
     return folder
 
 
@@ -217,10 +220,15 @@ def read_config(folder: Path) -> SavedConfig:
     return config
 
 
-def model_card(model: nn.Module, names: Sequence[str], cfg: Mapping[str, Any], text: str | None) -> str:
+def model_card(
+    model: nn.Module, names: Sequence[str], cfg: Mapping[str, Any], text: str | None, license: str | None, base: str | None
+) -> str:
     spec = getattr(model, "spec", None)
     title = getattr(model, "name", None) or "softbias model"
-    lines = ["---", "library_name: softbias", "tags: [image-classification, softbias, timm]", "---", "", f"# {title}", ""]
+    lines = ["---", "library_name: softbias", "tags: [image-classification, softbias, timm]"]
+    lines += [f"license: {json.dumps(license)}"] if license else []
+    lines += [f"base_model: {json.dumps(base)}"] if base else []
+    lines += ["---", "", f"# {title}", ""]
     if text:
         lines += [text.strip(), ""]
     lines += [f"- {count_parameters(model):,} parameters"]

@@ -48,7 +48,7 @@ def check_timm_options(name: str, options: Mapping[str, Any]) -> None:
         if option in loading_options() or LOADING_NAME.search(option):
             raise UntrustedError(
                 f"timm:{name} takes options of its architecture only (depth, patch_size, drop_rate, …), but got {option}, by "
-                "which timm loads files; weights are given with --weights or --pretrained"
+                "which timm loads files; weights are given with --start pretrained or --weights"
             )
         if not is_plain(value):
             raise UntrustedError(

@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from softbias import environment
 from softbias.notes import Note
 from softbias.training.objectives import find_objective
-from softbias.training.recipe import Recipe, find_recipe
+from softbias.training.recipe import RECIPES, Recipe, find_recipe
 
 if TYPE_CHECKING:
     from softbias.data.sources import Source
@@ -33,8 +32,9 @@ EPOCHS_ON_CPU, EPOCHS_ON_GPU = (1, 300), (30, 1000)
 FEW_TOKENS, MANY_TOKENS = 16, 64
 QUICK_ROTATION_LR = 1e-3
 GPU_PATCHES = ((16, 7), (8, 7), (4, 7), (2, 4))  # sides of patches, and the least number of patches along a side of the image
-FEW_IMAGES = 20_000  # with fewer images pretrained weights usually help
+FEW_IMAGES = 20_000
 LARGE_SET_SIDE = 64  # pixels, on a CPU from FEW_IMAGES on: 300,000 decoded images then take 3.7 GB instead of 45 GB
+PRETRAINED_RECIPE = "finetune"
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,28 @@ class Choice:
         return find_objective(recipe.objective).views(recipe) * seen / self.images_per_second
 
 
-def choose(n_train: int, img_size: tuple[int, int], device_type: str, cores: int, *, objective: str = "supervised") -> Choice:
+def choose(
+    n_train: int,
+    img_size: tuple[int, int],
+    device_type: str,
+    cores: int,
+    *,
+    objective: str = "supervised",
+    pretrained: str | None = None,
+) -> Choice:
     """Model, recipe and epochs for `n_train` training images of (height, width).
+
+    pretrained   the model whose pretrained weights are fine-tuned
 
     >>> choose(5000, (32, 32), "cpu", 2).model_options
     {'patch_size': 8}
     >>> choose(50_000, (32, 32), "cuda", 16).recipe.epochs
     200.0
     """
+    if pretrained is not None and not find_objective(objective).pretext and PRETRAINED_RECIPE in RECIPES:
+        recipe = replace(find_recipe(PRETRAINED_RECIPE), objective=objective)
+        values = {"recipe": PRETRAINED_RECIPE, "epochs": recipe.epochs}
+        return Choice(pretrained, recipe, PRETRAINED_RECIPE, reasons=(Note("recipe-chosen", values),))
     if device_type == "cpu":
         return on_cpu(n_train, img_size, cores, objective)
     return on_gpu(n_train, img_size, device_type, objective)
@@ -169,11 +183,3 @@ def image_size(source: Source, device_type: str) -> tuple[int, Note] | None:
         return None
     values = {"img_size": LARGE_SET_SIDE, "images": source.count, "side": side}
     return LARGE_SET_SIDE, Note("img-size-chosen", values)
-
-
-def hub_reachable(seconds: float = 2.0) -> bool:
-    """Whether pretrained weights can be fetched now; the answer takes at most `seconds`."""
-    return (
-        not environment.is_offline()
-        and environment.why_unreachable(environment.hub_address(), seconds, any_answer=True) is None
-    )

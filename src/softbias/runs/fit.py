@@ -28,7 +28,6 @@ from softbias.data.sources import DataOptions
 from softbias.data.tables import write_manifest
 from softbias.errors import SoftbiasError
 from softbias.files import remove_stale, require_writable
-from softbias.models.hub import require_weights
 from softbias.models.inspect import unwrap
 from softbias.models.storage import load
 from softbias.notes import Note
@@ -83,10 +82,9 @@ def fit(
     config: AnyPath | None = None,
     data_options: Mapping[str, Any] | None = None,
     model_options: Mapping[str, Any] | None = None,
-    source: AnyPath | None = None,
-    finetune: Literal["linear", "full"] | None = None,
-    pretrained: bool = False,
+    start: AnyPath = "auto",
     weights: AnyPath | None = None,
+    finetune: Literal["linear", "full"] | None = None,
     minutes: Minutes | None = None,
     keep: ShortText = "last,best",
     probe_every: Count | None = None,
@@ -106,8 +104,10 @@ def fit(
     out            the run's folder; runs/<data>-<model>-<id> if not given
     resume         continue a run that was stopped; of a finished one, make again what is lost or damaged
     config         a run's folder or its config.yaml, for the settings that are not given here
-    source         start from the model of another run; finetune: "full", or "linear" for the head alone
-    pretrained     timm's weights, for "timm:…" models; weights: a file of weights
+    start          what the model begins with: "pretrained" weights, fresh ones ("scratch"), the model of another run (its
+                   folder), or "auto": pretrained weights where they can be had
+    weights        a file or folder of pretrained weights
+    finetune       of a model that has learned something: "full", or "linear" for the head alone
     data_options   img_size, resize_mode, group_by, skip_broken, data_dir
     minutes        time for training: the schedule is fitted to it
     keep           which checkpoints stay: last, best, every=K
@@ -128,9 +128,8 @@ def fit(
         train_fraction=train_fraction,
         data_options=dict(data_options or {}),
         model_options=dict(model_options or {}),
-        pretrained=pretrained,
+        start=str(start),
         weights=None if weights is None else str(weights),
-        source=None if source is None else str(source),
         finetune=finetune,
         overrides=overrides,
     ).completed(base_config(config, out, resume))
@@ -150,8 +149,6 @@ def fit(
         return run_fit(known, out, **options)
     if main:
         require_writable(Path(out or RUNS) if known is None else folder_of(known, out))
-    if partial.pretrained and partial.model is not None:  # before the images are read
-        require_weights(partial.model.removeprefix("timm:"))
     kind = environment.find_device(device)
     resolved = resolve(partial, kind, images, minutes=minutes, advise=advise, progress=decoding_progress(display))
     folder = folder_of(resolved.spec, out)
@@ -236,7 +233,7 @@ def run_fit(
     redraw = False
     if resume and main:
         remove_stale(run.path)
-    if resume and run.begun and run.finished and run.spec.to_dict() == spec.to_dict():
+    if resume and run.begun and run.finished and run.spec.identity() == spec.identity():
         lost = find_lost(run, page=page)
         complete, redraw = (bool(agreed(accelerator, each)) for each in (not lost, only_page(lost)))  # as the main process saw
         if complete:

@@ -26,9 +26,10 @@ from softbias.errors import SoftbiasError
 from softbias.models import create_model, list_models
 from softbias.models.storage import is_whole
 from softbias.models.weights import load_state
-from softbias.runs.prepare import build_model, load_head, output_names
+from softbias.runs.prepare import build_model, load_head, normalization, output_names
 from softbias.runs.run import Checkpoint, Run
 from softbias.runs.spec import RunSpec
+from softbias.runs.start import Start
 from softbias.training import checkpoint as stored
 from softbias.training.batches import channel_statistics
 
@@ -120,10 +121,13 @@ def open_last_checkpoint(run: Run, device: str, read: Callable[..., Dataset] | N
     tensors, meta, damaged = found
     spec, data = run.spec, run.data(read)
     names = output_names(spec, data)
-    given = replace(spec, pretrained=False, weights=None)  # the checkpoint overwrites these, so they need not be fetched
+    given = spec
+    if spec.start.kind == "pretrained":  # the checkpoint overwrites these weights, so they need not be found
+        given = replace(spec, start=Start())
     model = untrained(run, given, len(names), data.img_size)
     load_state(model, averaged(tensors), run.checkpoint_folder)
-    mean, std = channel_statistics(data, run.split(data).train)
+    known = normalization(spec.start, run.source_folder)
+    mean, std = known or channel_statistics(data, run.split(data).train)
     step = f"step {meta['step']:,} of {meta['total_steps']:,}"
     lost = f"; later checkpoints are damaged: {some(damaged)}" if damaged else ""
     title = f"{run.path.resolve().name} ({step}{lost})"

@@ -26,6 +26,7 @@ from softbias.runs.artifacts import METRICS, write_results_checksums
 from softbias.runs.predictions import Predictions
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
+from softbias.runs.start import describe
 from softbias.training import checkpoint
 from softbias.training.evaluate import evaluate_split
 from softbias.training.linear import linear_probes, pixel_baseline
@@ -73,6 +74,7 @@ def finish(
         "status": "finished",
         "id": spec.id,
         "data": spec.data,
+        "start": spec.start.to_dict(),
         "model": spec.model,
         "seed": spec.seed,
         "train_fraction": spec.train_fraction,
@@ -117,7 +119,12 @@ def finish(
         "crop_mode": CROP_MODES[spec.data_options.get("resize_mode") or "crop"],
     }
     summary["preprocessing"] = preprocessing
-    save(model, directory.model_folder, class_names=objective.output_names(data.class_names), preprocessing=preprocessing)
+    start = spec.start
+    save(
+        model, directory.model_folder, class_names=objective.output_names(data.class_names), preprocessing=preprocessing,
+        card=f"Trained from {describe(start)}." if start.learned else None, license=start.license,
+        base_model=start.name if start.kind == "pretrained" else None,
+    )  # fmt: skip
     summary["total_seconds"] = time.perf_counter() - started
     earlier = earlier_summary(directory, state.step) if lost else {}
     summary |= {name: earlier[name] for name in OF_TRAINING if name in earlier}

@@ -32,6 +32,7 @@ from softbias.pages.wording import text
 from softbias.runs.galleries import draw_maps, galleries, recorded
 from softbias.runs.printed import cost_rows, run_title, score_rows, verdict, worst_first
 from softbias.runs.run import Run
+from softbias.runs.start import Start, describe
 from softbias.schema import from_plain
 from softbias.stats import wilson
 from softbias.training.evaluate import Labels, Probabilities
@@ -118,6 +119,7 @@ def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tu
     weighted = ", classes weighted because their sizes differ" if summary.get("class_weights") else ""
     rows = [
         ("Model", f"{summary['model']}, {summary['parameters']:,} parameters"),
+        ("Start", describe(from_plain(Start, summary.get("start", {}), "summary.json: start"))),
         ("Data", f"{summary['data']}{part}"),
         ("Pictures", f"{', '.join(f'{n:,} {split}' for split, n in counts.items())}; {size} pixels"),
         ("Objective", f"{summary['objective']}{weighted}"),

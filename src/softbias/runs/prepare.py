@@ -18,7 +18,7 @@ from softbias.data.splits import Split, nested_fraction
 from softbias.errors import SoftbiasError
 from softbias.files import replacing
 from softbias.kernels.launching import precompile
-from softbias.models import create_model
+from softbias.models import create_model, weight_files
 from softbias.models.convert import resize
 from softbias.models.storage import load
 from softbias.models.weights import load_state, load_weights, read_state_dict
@@ -27,6 +27,7 @@ from softbias.regularizers import parse_regularizers
 from softbias.regularizers.attach import find_sites
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
+from softbias.runs.start import Start
 from softbias.training import checkpoint
 from softbias.training.batches import Batches, SplitImages, channel_statistics
 from softbias.training.depth import freeze_blocks
@@ -72,7 +73,8 @@ def make_plan(
     device = accelerator.device
     classes = len(output_names(spec, data))
     torch.manual_seed(spec.seed)
-    model = build_model(spec, classes, data.img_size, None if spec.source is None else directory.find_source(spec.source))
+    source = directory.source_of(spec.start)
+    model = build_model(spec, classes, data.img_size, source)
     frozen = spec.finetune == "linear"
     regularizers = parse_regularizers(spec.recipe.regularize)
     freeze_blocks(model, spec.recipe.frozen_blocks)
@@ -87,7 +89,7 @@ def make_plan(
         together = min(spec.recipe.batch_size, len(split.train)) // (accelerator.num_processes * spec.recipe.accumulate)
         with accelerator.autocast():
             precompile(model, max(1, together))
-    mean, std = channel_statistics(data, split.train)
+    mean, std = normalization(spec.start, source) or channel_statistics(data, split.train)
     images = SplitImages(data, split.train, device, whole=spec.recipe.augmentation.crop == "resized")
     batches = Batches(
         images, spec.recipe, spec.seed, classes, mean, std,
@@ -104,9 +106,13 @@ def make_plan(
 
 
 def build_model(spec: RunSpec, classes: int, img_size: tuple[int, int], source: Path | None = None) -> nn.Module:
-    """A fresh model, one with given weights, or the model of another run (`source`, its folder) with a new head."""
+    """A fresh model, one with pretrained weights, or the model of another run (`source`, its folder) with a new head."""
+    start = spec.start
     if source:
-        model: Any = load(source / "model" if (source / "model").is_dir() else source)
+        folder = source / "model" if (source / "model").is_dir() else source
+        if start.sha256 is not None and weight_files.digest(folder) != start.sha256:
+            raise SoftbiasError(f"the model of {source} has changed since this run began with it; begin a new run")
+        model: Any = load(folder)
         if getattr(model, "spec", None) is not None and model.spec.img_size != img_size:
             model = resize(model, img_size)
         model.reset_classifier(classes)
@@ -114,13 +120,43 @@ def build_model(spec: RunSpec, classes: int, img_size: tuple[int, int], source: 
         trained: nn.Module = model.train()
         return trained
     options = dict(spec.model_options)
+    if spec.model.startswith("hf:"):
+        return hugging_face_model(spec, classes, img_size)
     if spec.model.startswith("timm:"):
-        options |= {"pretrained": True} if spec.pretrained else {}
         options.setdefault("drop_path_rate", spec.recipe.drop_path)
-    elif not spec.model.startswith("hf:"):
+    else:
         options.setdefault("drop_path", spec.recipe.drop_path)
     model = create_model(spec.model, num_classes=classes, img_size=img_size, **options)
-    return load_weights(model, spec.weights, keep_head=True) if spec.weights else model
+    return load_weights(model, weights_of_start(start), keep_head=True) if start.kind == "pretrained" else model
+
+
+def hugging_face_model(spec: RunSpec, classes: int, img_size: tuple[int, int]) -> nn.Module:
+    """The model in a Hugging Face folder: with the folder's weights, or with others that the user named, or with fresh ones."""
+    start, own = spec.start, Path(spec.model.removeprefix("hf:"))
+    options = {"num_classes": classes, "img_size": img_size, **spec.model_options}
+    if start.kind != "pretrained":
+        return create_model(spec.model, pretrained=False, **options)
+    found = weights_of_start(start)
+    if found == own:
+        return create_model(spec.model, **options)
+    return load_weights(create_model(spec.model, pretrained=False, **options), found, keep_head=True)
+
+
+def weights_of_start(start: Start) -> Path:
+    """The pretrained weights that a run began with, which must not have changed since."""
+    assert start.path is not None and start.sha256 is not None
+    return weight_files.find_by_hash(start.path, start.sha256, () if start.name is None else (start.name,))
+
+
+def normalization(start: Start, source: Path | None) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Mean and standard deviation of the channels that the weights were trained with; None where they are not known."""
+    mean, std = start.mean, start.std
+    if source is not None and mean is None:
+        from softbias.runs.starting import run_start
+
+        found = run_start(str(source)).start
+        mean, std = found.mean, found.std
+    return None if mean is None or std is None else (mean, std)
 
 
 def start_head_once(

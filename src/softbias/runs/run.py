@@ -37,7 +37,8 @@ from softbias.errors import SoftbiasError
 from softbias.files import write_text
 from softbias.notes import Note
 from softbias.runs.predictions import Predictions
-from softbias.runs.spec import SAME_STORE, EpochRow, RunSpec, Summary, differences, read_config, read_notes, write_config
+from softbias.runs.spec import EpochRow, RunSpec, Summary, differences, read_config, read_notes, write_config
+from softbias.runs.start import SAME_STORE, Start
 from softbias.schema import from_plain, read_json
 
 if TYPE_CHECKING:
@@ -164,10 +165,13 @@ class Run:
     @property
     def source_folder(self) -> Path | None:
         """The folder of the run or the saved model that the run starts from."""
-        source = self.spec.source
-        return None if source is None else self.find_source(source)
+        return self.source_of(self.spec.start)
 
-    def find_source(self, source: str) -> Path:
+    def source_of(self, start: Start) -> Path | None:
+        """The folder of the run that a start names; None for another kind of start."""
+        source = start.path
+        if start.kind != "run" or source is None:
+            return None
         if not source.startswith(SAME_STORE):
             return Path(source)
         name = source.removeprefix(SAME_STORE)
@@ -182,8 +186,7 @@ class Run:
         from softbias.training.checkpoint import listed
 
         saved = [Checkpoint(int(path.name.removeprefix("step-")), path) for path in listed(self.checkpoint_folder)]
-        seeded = self.spec.source is None and not self.spec.pretrained and self.spec.weights is None
-        return [START, *saved] if saved and seeded and saved[0].step else saved
+        return [START, *saved] if saved and not self.spec.start.learned and saved[0].step else saved
 
     def data(self, read: Callable[..., Dataset] | None = None, **options: Any) -> Dataset:
         """The run's data set.
@@ -252,7 +255,7 @@ class Run:
         """Refuse a folder that holds another run."""
         if not resume:
             self.refuse_if_begun()
-        different = differences(self.spec.to_dict(), spec.to_dict()) if self.begun else []
+        different = differences(self.spec.identity(), spec.identity()) if self.begun else []
         if different:
             raise SoftbiasError(f"{self.path} was started with other settings: {'; '.join(different)}; choose another --out")
         if not self.begun and self.checkpoint_folder.is_dir():

@@ -16,6 +16,7 @@ from softbias._version import __version__
 from softbias.bounds import Fraction, Seed, ShortText
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
+from softbias.runs.start import Start, identity
 from softbias.schema import Checked, from_plain
 from softbias.training.recipe import Recipe
 from softbias.yaml_file import read_yaml, to_yaml
@@ -23,11 +24,10 @@ from softbias.yaml_file import read_yaml, to_yaml
 CONFIG_FORMAT = 1
 DECIDED = {
     "img_size": "the pictures decide it (--img-size)", "num_classes": "the classes of the data decide it",
-    "in_chans": "pictures have three channels", "pretrained": "it is a setting of the run (--pretrained)",
+    "in_chans": "pictures have three channels", "pretrained": "it is a setting of the run (--start)",
     "device": "it is a setting of the run (--device)", "dtype": "the recipe decides it (--precision)",
     "name": "the name of the model is given by --model",
 }  # fmt: skip
-SAME_STORE = "run:"  # begins a source that is named by its run's id and lies in the same store
 
 
 class ConfigHead(TypedDict, total=False):
@@ -47,9 +47,7 @@ class RunSpec(Checked):
     data_options    img_size, resize_mode, group_by, skip_broken, …: options of the reader
     train_fraction  share of the training images, more than 0 and at most 1; nested and stratified
     model_options   overrides of the model's spec
-    pretrained      whether to start from timm's weights; weights: a file or folder to start from
-    source          the run whose model is fine-tuned: its folder, or "run:<id>" for a run in the same store, so that the id
-                    of this run does not depend on the folder
+    start           the weights that it begins with
     finetune        "linear" trains the head alone, "full" the whole model
     """
 
@@ -60,9 +58,7 @@ class RunSpec(Checked):
     train_fraction: Fraction = 1.0
     data_options: Mapping[str, Any] = field(default_factory=dict)
     model_options: Mapping[str, Any] = field(default_factory=dict)
-    pretrained: bool = False
-    weights: ShortText | None = None
-    source: ShortText | None = None
+    start: Start = field(default_factory=Start)
     finetune: Literal["linear", "full"] | None = None
 
     def __post_init__(self) -> None:
@@ -71,8 +67,13 @@ class RunSpec(Checked):
 
     def to_dict(self) -> dict[str, Any]:
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        plain |= {"recipe": self.recipe.to_dict(), "data_options": dict(self.data_options)}
+        plain |= {"recipe": self.recipe.to_dict(), "data_options": dict(self.data_options), "start": self.start.to_dict()}
         return plain | {"model_options": dict(self.model_options)}
+
+    def identity(self) -> dict[str, Any]:
+        """`to_dict` without the path and the name of weights whose hash is known: they may lie elsewhere now."""
+        plain = self.to_dict()
+        return plain | {"start": identity(plain["start"])}
 
     @staticmethod
     def from_dict(given: Mapping[str, Any], where: str = "the config") -> RunSpec:
@@ -89,12 +90,12 @@ class RunSpec(Checked):
 
     @cached_property
     def id(self) -> str:
-        """A hash of the spec, without the folder of a named set.
+        """A hash of the spec, without the folder of a named set and the path of weights whose hash is known.
 
         Only values that differ from their defaults are hashed, so a new field leaves the ids of stored runs as they are. A
         default must therefore never change.
         """
-        plain = self.to_dict()
+        plain = self.identity()
         plain["data_options"].pop("data_dir", None)
         text = json.dumps(non_default(plain, default_settings()), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
@@ -177,6 +178,7 @@ class Summary(TypedDict):
     model: str
     seed: int
     train_fraction: float
+    start: NotRequired[Start]
     objective: str
     pretext: bool
     parameters: int

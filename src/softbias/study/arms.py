@@ -13,6 +13,7 @@ from softbias.bounds import Fraction, Seed, ShortText
 from softbias.data.augment import Augmentation
 from softbias.errors import SoftbiasError
 from softbias.runs.spec import check_model_options, non_default
+from softbias.runs.start import Start
 from softbias.schema import Checked, SchemaError, bounded_hints, convert, from_plain
 from softbias.training.recipe import Recipe, find_recipe, plain_value, tuple_value
 
@@ -42,7 +43,8 @@ class Arm(Checked):
 
     recipe         fields in which this arm differs from the study's recipe and its augmentation; "preset" names another recipe
     pretrain       a training before, which the arm's fractions share, and other arms with the same one, too
-    source         the folder of a finished run to start from instead
+    start          "scratch", "pretrained", or the folder of a finished run; a study that was begun has what it stands for.
+                   weights: a file or folder of pretrained weights
     finetune       after either: "full", or "linear" (the head alone)
     """
 
@@ -52,16 +54,15 @@ class Arm(Checked):
     recipe: Mapping[str, Any] = field(default_factory=dict)
     data_options: Mapping[str, Any] = field(default_factory=dict)
     pretrain: Pretrain | None = None
-    source: ShortText | None = None
-    finetune: Literal["full", "linear"] | None = None
-    pretrained: bool = False
+    start: ShortText | Start = "scratch"
     weights: ShortText | None = None
+    finetune: Literal["full", "linear"] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_model_options(self.model_options)
-        if self.pretrain and self.source:
-            raise SoftbiasError(f"the arm {self.name} has both pretrain and source={self.source}; give one of them")
+        if self.pretrain and self.weights is None and self.start not in ("scratch", Start()):
+            raise SoftbiasError(f"the arm {self.name} has both pretrain and start={self.start}; give one of them")
 
 
 def shallow(given: Any) -> dict[str, Any]:
@@ -80,6 +81,8 @@ def short_arm(arm: Arm) -> dict[str, Any]:
             **non_default(shallow(arm.pretrain), shallow(Pretrain(Recipe()))),
             "recipe": short_recipe(arm.pretrain.recipe),
         }
+    if isinstance(arm.start, Start):
+        plain["start"] = non_default(arm.start.to_dict(), Start().to_dict())
     return {name: plain_value(dict(value) if isinstance(value, Mapping) else value) for name, value in plain.items()}
 
 
@@ -134,8 +137,8 @@ def read_pretrain(given: str | Mapping[str, Any], where: str) -> Pretrain:
 def parse_arm(text: str) -> Arm:
     """An arm from one line: MODEL@NAME=VALUE@NAME=VALUE.
 
-    A name is a field of a recipe or of its augmentation; or img_size, pretrain (a recipe), source (a run), finetune, weights,
-    pretrained or name (what the report calls the arm); everything else is an option of the model.
+    A name is a field of a recipe or of its augmentation; or img_size, pretrain (a recipe), start (pretrained, scratch or a
+    run), weights, finetune or name (what the report calls the arm); everything else is an option of the model.
 
     >>> arm = parse_arm("convit_nano@strength=2@lr=1e-3@name=strong")
     >>> arm.name, arm.model, arm.model_options, arm.recipe
@@ -152,10 +155,8 @@ def parse_arm(text: str) -> Arm:
             raise SoftbiasError(f"an override of an arm is NAME=VALUE, such as lr=1e-3, but got {override!r} in {text!r}")
         if name == "pretrain":
             arm["pretrain"] = Pretrain(find_recipe(value))
-        elif name in ("name", "source", "finetune", "weights"):
+        elif name in ("name", "start", "finetune", "weights"):
             arm[name] = value
-        elif name == "pretrained":
-            arm[name] = bool(read_value(value))
         elif name == "img_size":
             arm["data_options"][name] = read_value(value)
         elif name.removeprefix("augmentation.") in FIELDS and name != "augmentation":

@@ -39,6 +39,7 @@ from softbias.study.spec import (
     Trials,
     write_study,
 )
+from softbias.study.starts import with_starts
 from softbias.study.tuning import import_optuna
 from softbias.study.tuning import tune as search
 from softbias.study.workers import WorkerPool
@@ -116,6 +117,7 @@ def run_study(
     store = Store(store_path(spec, out))
     settings = ExecutionSettings(store.path, device, baseline, checkpoints=checkpoints)
     check_models(spec.arms)
+    spec = with_starts(spec, environment.find_device(device))
     if not dry_run:
         require_writable(out)
         require_writable(store.path)

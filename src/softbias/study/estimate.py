@@ -27,6 +27,7 @@ from softbias.pages.format import estimated_duration
 from softbias.runs.prepare import make_plan, make_split
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
+from softbias.runs.start import Start
 from softbias.runs.store import State, Store
 from softbias.study.plan import PlannedRun, in_order, load_once
 from softbias.training.acceleration import make_accelerator
@@ -149,7 +150,7 @@ def makespan(runs: Sequence[PlannedRun], seconds: Mapping[str, float], jobs: int
 
 def time_steps(spec: RunSpec, device: str, threads: int | None) -> float:
     """Seconds per training step, timed in this process."""
-    spec = replace(spec, source=None)  # the run that it starts from may not be finished, and its speed is the same
+    spec = replace(spec, start=Start())  # the run that it starts from may not be finished, and the speed is the same
     images = load_once(spec.data, spec.data_options)
     before = torch.get_num_threads()
     if threads:

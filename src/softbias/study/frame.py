@@ -192,5 +192,6 @@ def flat_settings(spec: RunSpec) -> dict[str, str]:
     recipe = plain.get("recipe", {})
     flat |= {name: str(value) for name, value in recipe.items() if name != "augmentation"}
     flat |= {name: str(value) for name, value in recipe.get("augmentation", {}).items()}
-    flat |= {name: str(plain[name]) for name in ("source", "finetune", "pretrained", "weights") if name in plain}
+    flat |= {"start": spec.start.name or spec.start.kind} if spec.start.learned else {}
+    flat |= {"finetune": str(plain["finetune"])} if "finetune" in plain else {}
     return flat

@@ -16,10 +16,12 @@ from softbias.data.cache import may_write
 from softbias.errors import SoftbiasError
 from softbias.files import write_text
 from softbias.pages.format import share
-from softbias.runs.spec import SAME_STORE, RunSpec
+from softbias.runs.spec import RunSpec
+from softbias.runs.start import SAME_STORE, Start
 from softbias.schema import from_plain, read_json
 from softbias.study.arms import Arm, read_recipe
 from softbias.study.spec import StudySpec
+from softbias.study.starts import needed_options, settled
 from softbias.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -57,9 +59,10 @@ def study_runs(spec: StudySpec, chosen: Chosen | None = None) -> list[PlannedRun
     for data in spec.data:
         reference = None
         for arm in spec.arms:
-            options = {**spec.data_options, **arm.data_options}
+            start = settled(arm)
+            model_options, options = needed_options(arm, {**spec.data_options, **arm.data_options})
             images = load_once(data, options)
-            macs = arm_macs(arm, images) if arm.source is None else None
+            macs = arm_macs(arm, model_options, images) if start.kind != "run" else None
             reference = reference or macs
             recipe = read_recipe(arm.recipe, spec.recipe).with_overrides((chosen or {}).get((data, arm.name), {}))
             ratio = flops_ratio(spec, arm, reference, macs)
@@ -67,14 +70,14 @@ def study_runs(spec: StudySpec, chosen: Chosen | None = None) -> list[PlannedRun
                 for seed in spec.seeds:
                     own = RunSpec(
                         data=data, model=arm.model, recipe=recipe, seed=seed, train_fraction=fraction, data_options=options,
-                        model_options=dict(arm.model_options), pretrained=arm.pretrained, weights=arm.weights,
-                        source=arm.source, finetune=arm.finetune or ("full" if arm.source or arm.pretrain else None),
+                        model_options=model_options, start=start,
+                        finetune=arm.finetune or ("full" if start.learned or arm.pretrain else None),
                     )  # fmt: skip
                     own = replace(own, recipe=with_budget(spec, arm, own, images, ratio))
                     needs = pretraining(arm, own) if arm.pretrain else None
                     if needs:
                         runs.setdefault(needs.id, needs)
-                        own = replace(own, source=f"{SAME_STORE}{needs.id}")
+                        own = replace(own, start=Start("run", needs.spec.title, f"{SAME_STORE}{needs.id}"))
                     add(runs, PlannedRun(arm.name, own, needs.id if needs else None))
     return list(runs.values())
 
@@ -93,7 +96,7 @@ def pretraining(arm: Arm, own: RunSpec) -> PlannedRun:
         data=before.data or own.data, model=own.model, recipe=before.recipe,
         seed=own.seed if before.seed is None else before.seed,
         train_fraction=own.train_fraction if before.train_fraction is None else before.train_fraction,
-        data_options=own.data_options, model_options=own.model_options, pretrained=own.pretrained, weights=own.weights,
+        data_options=own.data_options, model_options=own.model_options, start=own.start,
     )  # fmt: skip
     return PlannedRun(f"{arm.model} pre-training", spec)
 
@@ -135,7 +138,7 @@ def steps_per_epoch(run: RunSpec, images: Dataset) -> int:
     return max(1, count // min(run.recipe.batch_size, count))
 
 
-def arm_macs(arm: Arm, images: Dataset) -> int:
+def arm_macs(arm: Arm, options: Mapping[str, Any], images: Dataset) -> int:
     """Multiply-accumulates of the arm's model for one image. An arm that cannot be built is refused here, by its name."""
     import torch
 
@@ -146,7 +149,7 @@ def arm_macs(arm: Arm, images: Dataset) -> int:
         device = None if ":" in arm.model else "meta"  # models of other libraries may need real tensors
         with torch.random.fork_rng(devices=[]):
             model = create_model(
-                arm.model, num_classes=len(images.class_names), img_size=images.img_size, device=device, **arm.model_options
+                arm.model, num_classes=len(images.class_names), img_size=images.img_size, device=device, **options
             )
         return count_macs(model, 3, *images.img_size)
     except SoftbiasError as error:

@@ -13,12 +13,14 @@ from softbias import environment
 from softbias.errors import SoftbiasError
 from softbias.runs import automatic
 from softbias.runs.resolve import check_model_name
+from softbias.runs.start import WORDS, Start
 from softbias.study.arms import Arm, read_recipe
 from softbias.study.plan import load_once
 from softbias.study.spec import Budget, DifferentStudyError, StudySpec, extended, read_study, seeds_from
+from softbias.study.starts import kept_starts
 from softbias.training.recipe import Recipe
 
-WORDS = ("title", "question", "source", "published", "warnings", "notes")  # of a study that continues
+TEXTS = ("title", "question", "source", "published", "warnings", "notes")  # of a study that continues
 
 
 def study_for(
@@ -65,7 +67,7 @@ def study_for(
     if old is None:
         return new
     try:
-        return replace(extended(old, new), **{name: getattr(old, name) for name in WORDS})
+        return replace(extended(old, kept_starts(old, new)), **{name: getattr(old, name) for name in TEXTS})
     except DifferentStudyError as error:
         raise SoftbiasError(
             f"{folder} holds a study already, and {error}; give the same settings, or choose another --out"
@@ -90,5 +92,5 @@ def suitable_recipe(data: str, options: Mapping[str, Any], device: str) -> Recip
 def check_models(arms: Sequence[Arm]) -> None:
     """Refuse a model that does not exist, before any image is read."""
     for arm in arms:
-        if arm.source is None:
+        if arm.start in WORDS or isinstance(arm.start, Start):
             check_model_name(arm.model)
