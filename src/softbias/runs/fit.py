@@ -21,7 +21,6 @@ from torch import nn
 from softbias import environment
 from softbias.bounds import AnyPath, Count, Fraction, Minutes, Seed, ShortText
 from softbias.data import load_dataset
-from softbias.data.cache import Progress
 from softbias.data.dataset import Dataset
 from softbias.data.listing import some
 from softbias.data.sources import DataOptions
@@ -44,13 +43,12 @@ from softbias.runs.spec import RunSpec, read_config
 from softbias.schema import checked_arguments
 from softbias.training import checkpoint
 from softbias.training.acceleration import agreed, make_accelerator, start_trackers
-from softbias.training.display import Display
+from softbias.training.display import Display, decoding_progress
 from softbias.training.loop import OnEpoch, StoppedError, train
 from softbias.training.plan import LoopSettings
 from softbias.training.recipe import Recipe
 
 RUNS = Path("runs")  # the folder of runs, if the user names none
-SECONDS_BETWEEN_MESSAGES = 10.0  # while images are decoded
 
 
 @dataclass(frozen=True)
@@ -187,19 +185,6 @@ def refuse_if_others_were_stopped(spec: RunSpec) -> None:
             f"no run of {spec.data} with these settings was stopped, but {some(stopped)}; "
             f"continue one with --resume --out {shlex.quote(stopped[-1])}, or leave out --resume for a new run"
         )
-
-
-def decoding_progress(display: Display) -> Progress:
-    """A message every few seconds while images are decoded."""
-    last = time.monotonic()
-
-    def report(done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > SECONDS_BETWEEN_MESSAGES:
-            last = time.monotonic()
-            display.message(f"decoding pictures: {done:,} of {total:,}")
-
-    return report
 
 
 def run_fit(

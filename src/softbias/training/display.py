@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softbias.terminal import echo, make_console
+
+if TYPE_CHECKING:
+    from softbias.data.cache import Progress
+
+SECONDS_BETWEEN_MESSAGES = 10.0  # while images are decoded
 
 
 class Display:
@@ -112,3 +117,16 @@ def choose(*, quiet: bool = False, json: bool = False, main: bool = True) -> Dis
     if json:
         return Json()
     return Bar() if sys.stdout.isatty() else Lines()
+
+
+def decoding_progress(display: Display) -> Progress:
+    """A message every few seconds while images are decoded."""
+    last = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > SECONDS_BETWEEN_MESSAGES:
+            last = time.monotonic()
+            display.message(f"decoding pictures: {done:,} of {total:,}")
+
+    return report
