@@ -6,18 +6,22 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from softbias.data.dataset import Dataset
 from softbias.data.sources import open_source
 from softbias.kernels import torch_api
 from softbias.models import create_model
 from softbias.pages.wording import text
 from softbias.runs import finetuning
-from softbias.runs.finetuning import cost_note, recipe_for, shape_of, side_for, whole_side
+from softbias.runs.finetuning import Shape, cost_note, recipe_for, shape_of, side_for, whole_side
 from softbias.runs.fit import fit
+from softbias.runs.resolve import PartialRunSpec, resolve
+from softbias.runs.spec import RunSpec
 from softbias.training.display import Display
 from softbias.training.plan import LoopSettings
 
@@ -40,7 +44,7 @@ def test_on_a_gpu_all_blocks_learn_with_mild_mixing():
 
 
 def test_a_model_without_blocks_is_trained_as_a_whole():
-    assert shape_of("deit_tiny") == (12, 192) and shape_of("resnet_nano") == (0, 0)
+    assert shape_of("deit_tiny") == Shape(12, 192, 16) and shape_of("resnet_nano") == shape_of("nothing") == Shape()
     assert recipe_for("resnet_nano", "cpu", 100).frozen_blocks == 0
     assert recipe_for("resnet_nano", "cuda", 100).layer_decay == 1
 
@@ -51,7 +55,8 @@ def test_the_capability_of_the_cpu_is_a_fact_that_torch_knows():
 
 def test_only_a_model_of_side_224_gets_smaller_images_on_a_cpu():
     assert side_for("deit_tiny", 224, "cpu") == 160 and side_for("deit_tiny", 224, "cuda") == 224
-    assert side_for("timm:x_patch14_224", 224, "cpu") % 14 == 0 and side_for("mine", 96, "cpu") == 96
+    assert side_for("timm:vit_small_patch14_dinov2", 224, "cpu") == 154 and side_for("deit_tiny", 96, "cpu") == 96
+    assert side_for("resnet50", 224, "cpu") == side_for("hf:folder", 224, "cpu") == 224
 
 
 def test_whole_images_are_kept_where_they_fit(tmp_path, monkeypatch):
@@ -66,12 +71,13 @@ def test_whole_images_are_kept_where_they_fit(tmp_path, monkeypatch):
 
 
 def test_the_cost_is_one_line():
-    recipe = recipe_for("deit_tiny", "cpu", 2000)
-    note = cost_note("deit_tiny", recipe, 2000, 160, 224, 5.5)
+    images, labels = np.broadcast_to(np.uint8(0), (9, 160, 160, 3)), np.arange(9) % 3
+    data = Dataset("x", images, labels, ("a", "b", "c"), {"train": np.arange(9)})
+    spec = RunSpec("x", "deit_tiny", recipe_for("deit_tiny", "cpu", 2000))
+    note = cost_note(spec, 2000, data, 5.5)
     assert note.values["trained"] == 8 and 1e9 < note.values["memory"] < 4e9
-    assert (
-        "\n" not in text(note) and "5.5" in text(note) and "5.5" not in text(cost_note("deit_tiny", recipe, 9, 160, None, None))
-    )
+    assert "\n" not in text(note) and "5.5 minutes" in text(note)
+    assert "minutes" not in text(cost_note(spec, 2000, data, None))
 
 
 @pytest.fixture
@@ -85,6 +91,25 @@ def image_folder(tmp_path, monkeypatch):
     torch.manual_seed(1)
     save_file(create_model("deit_nano", num_classes=7, img_size=32, patch_size=8).state_dict(), tmp_path / "w.safetensors")
     return tmp_path / "set"
+
+
+def test_what_is_open_is_chosen_for_the_device(image_folder):
+    given = {"data": str(image_folder), "model": "deit_tiny", "weights": str(image_folder.parent / "w.safetensors")}
+    (image_folder.parent / "w.safetensors").rename(image_folder.parent / "deit_tiny_patch16_224.safetensors")
+    given["weights"] = str(image_folder.parent / "deit_tiny_patch16_224.safetensors")
+    for recipe in (None, "finetune"):
+        partial = PartialRunSpec(**given, recipe=recipe).completed()
+        assert partial.spec() is None  # the size is not known yet
+        found = resolve(partial, "cpu")
+        assert found.spec.data_options["img_size"] == 160 and found.spec.data_options["crop_from"] == 224
+        assert found.spec.recipe.frozen_blocks == 4 and found.minutes == finetuning.CPU_MINUTES
+        assert found.data.whole is not None and found.advice[-1].kind == "finetuning-cost"
+    again = resolve(PartialRunSpec(**given).completed(found.spec), "cpu")  # as --resume does
+    assert again.spec == found.spec and again.minutes is None
+    other = resolve(PartialRunSpec(**given, overrides={"epochs": 3, "crop": "none"}).completed(), "cpu")
+    assert other.minutes is None and "crop_from" not in other.spec.data_options
+    named = resolve(PartialRunSpec(**given, data_options={"img_size": 64}).completed(), "cpu")
+    assert named.data.img_size == (64, 64) and named.spec.data_options["crop_from"] == 90
 
 
 def tuned(folder, out, **more):

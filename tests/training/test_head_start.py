@@ -58,3 +58,12 @@ def test_a_run_keeps_its_head_and_its_first_checkpoint_has_it(train):
 def test_it_learns_from_the_features(train):
     started = train(recipe="finetune", head_start="logistic", epochs=1, lr=0.0, warmup_lr=0.0, min_lr=0.0)
     assert started.summary["test"]["accuracy"] > 0.9  # brightness is in the features of random weights, too
+
+
+def test_a_damaged_head_of_a_finished_run_is_made_again(train):
+    options = {"recipe": "finetune", "head_start": "logistic", "epochs": 1}
+    run = train(**options).run
+    before = run.head_path.read_bytes()
+    run.head_path.write_bytes(before[:-4] + b"abcd")
+    train(**options, resume=True)
+    assert run.head_path.read_bytes() == before

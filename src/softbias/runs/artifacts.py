@@ -1,7 +1,8 @@
 """What a finished run consists of, in the order of writing, and which of it is lost or damaged.
 
-metrics.jsonl, split.csv, attention-before.npz     while it trains
-attention-after.npz, predictions.npz               from its model
+metrics.jsonl, split.csv, head.safetensors         while it trains
+attention-before.npz, attention-after.npz          where it has regularizers, before and after training
+predictions.npz                                    from its model
 model/                                             with checksums of its own, see `models.storage`
 environment.json, summary.json, SHA256SUMS         the checksums of all files before it
 report.html, confusion.png                         drawn from them, and again by `softbias report`
@@ -22,7 +23,7 @@ from softbias.runs.run import Run
 
 MODEL, METRICS, SUMMARY = "model", "metrics.jsonl", "summary.json"
 PREDICTIONS = "predictions.npz"
-RESULTS = (METRICS, "split.csv", BEFORE, AFTER, PREDICTIONS, "environment.json", SUMMARY)
+RESULTS = (METRICS, "split.csv", "head.safetensors", BEFORE, AFTER, PREDICTIONS, "environment.json", SUMMARY)
 PAGE, CONFUSION = "report.html", "confusion.png"
 ENDS = {PAGE: b"</html>", CONFUSION: b"IEND\xaeB`\x82"}  # of a whole file
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from softbias.notes import Note
+from softbias.runs import finetuning
 from softbias.training.objectives import find_objective
-from softbias.training.recipe import RECIPES, Recipe, find_recipe
+from softbias.training.recipe import Recipe, find_recipe
 
 if TYPE_CHECKING:
     from softbias.data.sources import Source
@@ -34,7 +35,6 @@ QUICK_ROTATION_LR = 1e-3
 GPU_PATCHES = ((16, 7), (8, 7), (4, 7), (2, 4))  # sides of patches, and the least number of patches along a side of the image
 FEW_IMAGES = 20_000
 LARGE_SET_SIDE = 64  # pixels, on a CPU from FEW_IMAGES on: 300,000 decoded images then take 3.7 GB instead of 45 GB
-PRETRAINED_RECIPE = "finetune"
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ def choose(
     >>> choose(50_000, (32, 32), "cuda", 16).recipe.epochs
     200.0
     """
-    if pretrained is not None and not find_objective(objective).pretext and PRETRAINED_RECIPE in RECIPES:
-        recipe = replace(find_recipe(PRETRAINED_RECIPE), objective=objective)
-        values = {"recipe": PRETRAINED_RECIPE, "epochs": recipe.epochs}
-        return Choice(pretrained, recipe, PRETRAINED_RECIPE, reasons=(Note("recipe-chosen", values),))
+    if pretrained is not None and not find_objective(objective).pretext:
+        recipe = replace(finetuning.recipe_for(pretrained, device_type, n_train), objective=objective)
+        values = {"recipe": finetuning.RECIPE, "epochs": recipe.epochs}
+        return Choice(pretrained, recipe, finetuning.RECIPE, reasons=(Note("recipe-chosen", values),))
     if device_type == "cpu":
         return on_cpu(n_train, img_size, cores, objective)
     return on_gpu(n_train, img_size, device_type, objective)

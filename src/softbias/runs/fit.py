@@ -156,7 +156,7 @@ def fit(
         display.message(f"there is no run to resume in {folder}, so a new one begins")
     for note in (*resolved.notes, *resolved.advice):
         display.message(text(note))
-    return run_fit(resolved.spec, out, data=resolved.data, notes=resolved.notes, **options)
+    return run_fit(resolved.spec, out, data=resolved.data, notes=resolved.notes, **options | {"minutes": resolved.minutes})
 
 
 def is_complete(run: Run, *, page: bool) -> bool:

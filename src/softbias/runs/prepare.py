@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import nn
 
+from softbias.checksums import DamagedError
 from softbias.data.dataset import Dataset
 from softbias.data.partition import split_together
 from softbias.data.splits import Split, nested_fraction
@@ -164,8 +166,9 @@ def start_head_once(
 ) -> None:
     """The head of `head_start`, which the run keeps in a file, so that it is fitted once."""
     if directory.head_path.is_file():
-        load_head(model, directory.head_path)
-        return
+        with suppress(DamagedError):  # then it is fitted again
+            load_head(model, directory.head_path)
+            return
     if batches.objective.pretext:
         raise SoftbiasError(f"head_start='logistic' needs labels, but the objective {batches.recipe.objective} has none")
     images = SplitImages(data, split.train, accelerator.device)

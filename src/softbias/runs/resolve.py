@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from softbias.bounds import Fraction, Seed, ShortText
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
-from softbias.runs import automatic
+from softbias.runs import automatic, finetuning
 from softbias.runs.automatic import Choice
 from softbias.runs.spec import RunSpec, check_model_options
 from softbias.runs.start import WORDS, Start
@@ -99,7 +99,7 @@ class PartialRunSpec(Checked):
         """With a start, the model that takes its weights, and the size of its images; what the user named stays."""
         if not found.start.learned:
             return replace(self, start=found.start)
-        side = found.start.img_size
+        side = found.start.img_size if found.start.kind == "run" else None  # that of other weights depends on the device
         sized = {} if side is None else {"img_size": side[0] if side[0] == side[1] else side}
         return replace(
             self,
@@ -118,6 +118,13 @@ class PartialRunSpec(Checked):
         if self.start == "scratch" or (self.start == "auto" and (self.is_pretext or self.has_no_weights)):
             return Start()
         return None
+
+    @property
+    def is_fine_tuning_open(self) -> bool:
+        """Whether the size of the images or the recipe of pretrained weights is still to be chosen."""
+        start = self.settled_start
+        open_size = start is not None and start.kind == "pretrained" and "img_size" not in self.data_options
+        return open_size or (self.recipe == finetuning.RECIPE and start is not None and start.learned)
 
     @property
     def has_no_weights(self) -> bool:
@@ -181,7 +188,7 @@ class PartialRunSpec(Checked):
         model = self.model or (None if choice is None else choice.model)
         recipe = self.base_recipe or (None if choice is None else choice.recipe)
         start = self.settled_start
-        if model is None or recipe is None or start is None:
+        if model is None or recipe is None or start is None or (choice is None and self.is_fine_tuning_open):
             return None
         return RunSpec(
             data=self.data or "",
@@ -202,12 +209,14 @@ class Resolved:
 
     notes    why the settings are as they are, where the user did not name them
     advice   what the user may want to know before training: how long it takes, what may work better
+    minutes  a limit for training, the user's or a chosen one
     """
 
     spec: RunSpec
     data: Dataset
     notes: tuple[Note, ...] = ()
     advice: tuple[Note, ...] = ()
+    minutes: float | None = None
 
 
 def resolve(
@@ -234,10 +243,13 @@ def resolve(
     share = 1.0 if partial.train_fraction is None else partial.train_fraction
     n_train = max(1, round(len(data.splits["train"]) * share))
     model_named, recipe_named = partial.model is not None, partial.recipe is not None
+    tunes = start.learned and partial.recipe == finetuning.RECIPE
     choice = automatic.choose(
         n_train, data.img_size, device, torch.get_num_threads(), objective=partial.objective,
-        pretrained=partial.model if start.kind == "pretrained" else None,
+        pretrained=partial.model if start.kind == "pretrained" or tunes else None,
     )  # fmt: skip
+    if tunes:
+        partial = replace(partial, recipe=choice.recipe)
     options_named = bool(partial.model_options)
     if not model_named or (partial.model == choice.model and pretext and not start.learned):
         partial = replace(partial, model_options={**choice.model_options, **partial.model_options})
@@ -255,7 +267,12 @@ def resolve(
         notes.append(Note("recipe-chosen", {"recipe": choice.recipe_name, "epochs": spec.recipe.epochs}))
     seconds = choice.seconds(n_train, spec.recipe) if as_chosen and minutes is None else None
     advice = tuple(give_advice(spec, seconds, choice.recipe.epochs)) if advise else ()
-    return Resolved(spec, data, tuple(notes), advice)
+    if choice.recipe_name == finetuning.RECIPE and (tunes or not recipe_named):
+        fixed = {"epochs", "steps"} & set(partial.overrides)
+        minutes = finetuning.CPU_MINUTES if device == "cpu" and minutes is None and not fixed else minutes
+        if spec.finetune != "linear":
+            advice += (finetuning.cost_note(spec, n_train, data, minutes),)
+    return Resolved(spec, data, tuple(notes), advice, minutes)
 
 
 def read_images(
@@ -277,7 +294,8 @@ def read_images(
         notes += [] if note is None else [note]
     elif partial.start == "auto" and not partial.is_pretext:
         notes.append(Note("start-chosen", {"kind": "scratch", "why": "no-weights", "model": partial.model}))
-    options = dict(partial.data_options)
+    options = finetuning.data_options(partial, device, source)
+    partial = replace(partial, data_options=options)
     if data is not None and (source is None or options.get("img_size") is None or is_size(data, options["img_size"])):
         size = options.get("img_size")
         if size is not None and not is_size(data, size):

@@ -178,7 +178,7 @@ RECIPES: dict[str, Recipe] = {
         augmentation=Augmentation(crop="resized", crop_scale=(0.5, 1.0), flip=0.5),
     ),
     "finetune": Recipe(
-        epochs=30, batch_size=64, lr=1e-3, warmup_epochs=3, min_lr=1e-6, clip=1.0, ema=0.99,
+        epochs=30, batch_size=64, lr=1e-3, warmup_epochs=3, min_lr=1e-6, clip=1.0, ema=0.99, val_fraction=0.0, select="last",
         augmentation=Augmentation(
             crop="resized", crop_scale=(0.35, 1.0), flip=0.5, brightness=0.3, contrast=0.3, saturation=0.3, fill="reflect",
         ),
