@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from attacks.verdict import Answer
-from attacks.workshop import Workshop
+from attacks.workshop import LIMIT, Workshop
 
 ACCEPTED = 99  # exit status of a command whose long work was about to begin
 
@@ -39,7 +39,7 @@ def no_long_work() -> Iterator[None]:
         yield
 
 
-def call_briefly(shop: Workshop, words: list[Any], seconds: float = 30.0) -> Answer:
+def call_briefly(shop: Workshop, words: list[Any], seconds: float = LIMIT) -> Answer:
     """The answer to a command, with the status `ACCEPTED` where it would work for long."""
     from softbias.cli import main
 
