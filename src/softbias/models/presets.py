@@ -137,6 +137,36 @@ def dwconv(
     )
 
 
+def soft(
+    *,
+    width: int,
+    heads: int,
+    depth: Blocks = 8,
+    biased_blocks: BlockCount | None = None,
+    attention: ShortText = "gated",
+    **image: Any,
+) -> ModelSpec:
+    """Our own model for small sets: soft biases in every part. No paper has it.
+
+    A stem of overlapping convolutions, gated attention in all blocks but the last two, a depth-wise convolution in every
+    feed-forward, and the average patch for the head. `attention` is the mechanism of the first `biased_blocks` blocks.
+    """
+    biased_blocks = max(0, depth - 2) if biased_blocks is None else biased_blocks
+    if not 0 <= biased_blocks <= depth:
+        raise SoftbiasError(f"biased_blocks must lie between 0 and depth={depth}, but biased_blocks={biased_blocks}")
+    return ModelSpec(
+        width=width,
+        heads=heads,
+        layers=(Layer(attention),) * biased_blocks + (Layer("full"),) * (depth - biased_blocks),
+        class_token=None,
+        pool="average",
+        stem="conv",
+        feed_forward="dwconv",
+        qkv_bias=False,
+        **image,
+    )
+
+
 def resnet(*, stem: Literal["small", "large"] | None = None, img_size: Any, **options: Any) -> ResNetSpec:
     """ResNet; the stem suits the image unless it is given."""
     options.pop("patch_size", None)
@@ -179,6 +209,7 @@ PRESETS |= {
     "window_small": Preset(window, SMALL),
     "dwconv_tiny": Preset(dwconv, TINY),
     "dwconv_dynamic_tiny": Preset(dwconv, TINY | {"dynamic": True}),
+    "soft_tiny": Preset(soft, {"width": 192, "heads": 4}, 32, 10),
     "resnet50": Preset(resnet, {}, kind=ResNetSpec),
     "deit_nano": Preset(deit, NANO, 32, 10),
     "convit_nano": Preset(convit, NANO | {"gated_blocks": 3}, 32, 10),

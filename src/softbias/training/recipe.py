@@ -157,6 +157,13 @@ RECIPES: dict[str, Recipe] = {
             brightness=0.3, contrast=0.3, saturation=0.3, cutout=8, cutmix=1.0, mix_probability=0.5,
         ),
     ),
+    "soft": Recipe(
+        epochs=200, batch_size=512, optimizer="muon", lr=4e-3, weight_decay=0.1, drop_path=0.1, clip=1.0, ema=0.9995,
+        augmentation=Augmentation(
+            crop="pad", crop_padding=4, flip=0.5, randaugment="rand-m9-mstd0.5-inc1", erasing=0.25, erasing_value="noise",
+            mixup=0.8, cutmix=1.0,
+        ),
+    ),
     "quick": Recipe(
         epochs=20, batch_size=64, lr=2e-3, warmup_epochs=1, smoothing=0.0, ema=0.0, clip=1.0, val_fraction=0.0, select="last",
         augmentation=Augmentation(crop="pad", crop_padding=2, flip=0.5),
@@ -191,6 +198,7 @@ RECIPES: dict[str, Recipe] = {
 
 ABOUT: dict[str, str] = {
     "small": "from scratch on small sets: our default on a GPU",
+    "soft": "from scratch on small sets with Muon, RandAugment, mixup and CutMix: long runs on a GPU",
     "quick": "a first look in a minute or two on a CPU",
     "deit": "ImageNet as DeiT and ConViT trained: cosine, RandAugment, mixup, CutMix, repeated augmentation",
     "ibit": "ImageNet as IBiT's paper: DeiT without mixup and CutMix",
