@@ -29,6 +29,7 @@ from softbias.errors import SoftbiasError
 from softbias.runs.fit import run_fit
 from softbias.runs.opening import open_classifier
 from softbias.runs.spec import RunSpec
+from softbias.runs.starting import ImageFacts, find_start
 from softbias.training.display import choose
 from softbias.training.recipe import find_recipe
 
@@ -40,7 +41,10 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     model, model_options     a name from `softbias models`, and options such as {"patch_size": 8}
     recipe, recipe_options   a name from `softbias recipes`, and changes such as {"epochs": 20, "flip": 0}
-    img_size                 side of the pictures; arrays keep theirs and files become 64 × 64 if it is not given
+    start, weights           "scratch", "pretrained" (`softbias models --pretrained` lists models that have weights), "auto", or
+                             the folder of a run; weights: a file or folder of pretrained weights
+    img_size                 side of the pictures; if it is not given, that of the pretrained weights, and without such arrays
+                             keep theirs and files become 64 × 64
     resize_mode              what happens to the aspect ratio: crop, pad or stretch
     out                      folder that keeps the run; None keeps the model in memory only
 
@@ -54,6 +58,8 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         model_options: Mapping[str, Any] | None = None,
         recipe_options: Mapping[str, Any] | None = None,
+        start: str | Path = "scratch",
+        weights: str | Path | None = None,
         img_size: int | None = None,
         resize_mode: str = "crop",
         random_state: int = 0,
@@ -65,6 +71,8 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.recipe = recipe
         self.model_options = model_options
         self.recipe_options = recipe_options
+        self.start = start
+        self.weights = weights
         self.img_size = img_size
         self.resize_mode = resize_mode
         self.random_state = random_state
@@ -74,7 +82,10 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: ArrayLike) -> SoftbiasClassifier:
         labels = np.asarray(y)
-        images = self.to_images(X, None)
+        word = "auto" if self.weights is not None and self.start == "scratch" else str(self.start)
+        facts, options = ImageFacts(self.img_size, self.img_size is not None), dict(self.model_options or {})
+        found = find_start(word, self.weights, self.model, options, find_device(self.device), facts)
+        images = self.to_images(X, None if self.img_size is not None else found.start.img_size)
         if labels.shape != (len(images),):
             raise SoftbiasError(
                 f"X holds {len(images)} pictures, so y must have shape ({len(images)},), but it has {labels.shape}"
@@ -88,11 +99,13 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         data = Dataset("X", images, numbers.astype(np.int64), names, {"train": np.arange(len(images))})
         spec = RunSpec(
             data=f"X-{data.fingerprint()}",
-            model=self.model,
+            model=found.model or self.model,
             recipe=find_recipe(self.recipe).with_overrides(self.recipe_options or {}),
             seed=self.random_state,
             data_options={"resize_mode": self.resize_mode},
-            model_options=dict(self.model_options or {}),
+            model_options={**found.model_options, **options},
+            start=found.start,
+            finetune="full" if found.start.learned else None,
         )
         display = choose(quiet=not self.verbose)
         with tempfile.TemporaryDirectory(prefix="softbias-") as folder:

@@ -13,6 +13,7 @@ from softbias.errors import SoftbiasError
 from softbias.explanations.explanation import Explanation
 from softbias.explanations.figure import TITLES
 from softbias.pages.wording import text
+from softbias.runs.start import describe
 
 
 def describe_state(state: AppState) -> dict[str, Any]:
@@ -25,6 +26,7 @@ def describe_state(state: AppState) -> dict[str, Any]:
                 "name": name,
                 "architecture": getattr(model.classifier.model, "name", None) or type(model.classifier.model).__name__,
                 "weights": model.classifier.weights,
+                "start": None if model.run is None else describe(model.run.spec.start),
                 "img_size": model.classifier.img_size,
                 "run": model.run is not None,
                 "finished": model.run is None or model.run.finished,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json as json_module
+from fnmatch import fnmatch
 from typing import Annotated, Any
 
 from tyro.conf import Positional
@@ -19,6 +20,7 @@ def models(
     /,
     img_size: Side | None = None,
     num_classes: Classes | None = None,
+    pretrained: bool = False,
     json: bool = False,
 ) -> None:
     """List models: mechanism per block, parameters, and multiply-accumulates for one image.
@@ -27,8 +29,14 @@ def models(
         pattern: Shell pattern of names, such as 'convit_*'.
         img_size: Side of the image; each model's own default if not given.
         num_classes: Number of classes; each model's own default if not given.
+        pretrained: List models with pretrained weights instead: their license, their size, and whether they are at hand.
         json: Print JSON instead of a table.
     """
+    if pretrained:
+        if img_size is not None or num_classes is not None:
+            raise SoftbiasError("--pretrained lists weights as they are; leave out --img-size and --num-classes")
+        list_pretrained(pattern, json=json)
+        return
     from softbias.models import create_model, list_models, preset_spec
     from softbias.models.cost import COSTS, count_macs, count_parameters
 
@@ -63,6 +71,36 @@ def models(
         found.add_row(row["name"], row["blocks"], str(row["image"]), str(row["patch"] or "–"), *costs)
 
     make_console().print(found)
+
+
+def list_pretrained(pattern: str, *, json: bool) -> None:
+    """The recommended backbones, and whether their weights are on this machine."""
+    from softbias.models.backbones import BACKBONES
+    from softbias.models.weight_files import at_hand
+
+    chosen = [backbone for backbone in BACKBONES if fnmatch(backbone.model, pattern)]
+    if not chosen:
+        raise SoftbiasError(f"no pretrained model is named {pattern!r}; softbias models --pretrained lists them all")
+    files = [at_hand(backbone) for backbone in chosen]
+    if json:
+        rows = [
+            dataclasses.asdict(backbone) | {"at_hand": None if file is None else str(file.path)}
+            for backbone, file in zip(chosen, files, strict=True)
+        ]
+        echo(*json_module.dumps(rows, indent=2).split("\n"))
+        return
+    numbers = ("parameters", "MB", "image")
+    found = table(
+        "model", "weights", *numbers, "license", "trained on", "needs", "at hand", right=numbers, fold=("weights", "needs")
+    )
+    origins = {"folder": "in SOFTBIAS_WEIGHTS", "cache": "in the hub's cache"}
+    for backbone, file in zip(chosen, files, strict=True):
+        costs = f"{backbone.parameters / 1e6:.1f} M", str(backbone.megabytes), str(backbone.img_size)
+        where = "no" if file is None else origins[file.origin]
+        words = backbone.license or "not known", backbone.trained_on, backbone.needs, where
+        found.add_row(backbone.model, backbone.repository, *costs, *words)
+    make_console().print(found)
+    echo("softbias fit DATA --model NAME --start pretrained begins with them; timm:NAME and hf:FOLDER work as well.")
 
 
 def recipes(

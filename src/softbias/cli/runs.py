@@ -101,6 +101,8 @@ def list_rows(folders: Sequence[Path]) -> list[dict[str, Any]]:
             "status": store.state_of(run.path, spec.id),
             "data": spec.data,
             "model": spec.model,
+            "start": spec.start.name or spec.start.kind,
+            "license": spec.start.license,
             "arm": None if planned is None else planned["arm"],
             "train_fraction": spec.train_fraction,
             "seed": spec.seed,

@@ -29,7 +29,7 @@ from softbias.models.untrusted import check_folder
 from softbias.models.weight_files import UNASKED_MEGABYTES, WeightsFile
 from softbias.notes import Note
 from softbias.runs.spec import DECIDED, read_config
-from softbias.runs.start import Start
+from softbias.runs.start import WORDS, Start
 from softbias.schema import read_json
 
 if TYPE_CHECKING:
@@ -102,6 +102,17 @@ def choose_start(
         if found is not None:
             return backbone_start(backbone, found, better=known[0] if backbone is not known[0] else None)
     return from_hub(known, model, asked=asked)
+
+
+def find_start(
+    word: str, weights: str | Path | None, model: str, options: Mapping[str, Any], device: str, images: ImageFacts
+) -> StartChoice:
+    """The start for a model that is named: from a file of weights, from another run, or as the word says."""
+    if weights is not None:
+        if word == "scratch":
+            raise SoftbiasError("fresh weights and named ones exclude each other; leave out start='scratch', or the weights")
+        return weights_start(weights, model)
+    return run_start(word) if word not in WORDS else choose_start(word, model, options, device, images)
 
 
 def has_weights(model: str) -> bool:

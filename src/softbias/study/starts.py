@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from softbias.errors import SoftbiasError
-from softbias.runs.start import WORDS, Start
+from softbias.runs.start import Start
 from softbias.study.arms import Arm
 from softbias.study.spec import StudySpec
 
@@ -25,20 +25,15 @@ def with_starts(spec: StudySpec, device: str) -> StudySpec:
 def with_start(arm: Arm, data_options: Mapping[str, Any], device: str) -> Arm:
     if isinstance(arm.start, Start) or (arm.start == "scratch" and arm.weights is None):
         return arm
-    from softbias.runs.starting import ImageFacts, choose_start, run_start, weights_start
+    from softbias.runs.starting import ImageFacts, find_start
 
+    word = "pretrained" if arm.weights is not None and arm.start == "scratch" else arm.start  # an arm's default word
+    images = ImageFacts(data_options.get("img_size"), "img_size" in data_options)
     try:
-        if arm.start not in WORDS:
-            return replace(arm, start=run_start(arm.start).start)
-        if arm.weights is not None:
-            if arm.start == "scratch":
-                return replace(arm, start=weights_start(arm.weights, arm.model).start)
-            raise SoftbiasError("weights are given beside start; give one of them")
-        images = ImageFacts(data_options.get("img_size"), "img_size" in data_options)
-        found = choose_start(arm.start, arm.model, {}, device, images)
+        found = find_start(word, arm.weights, arm.model, {}, device, images)
     except SoftbiasError as error:
         raise SoftbiasError(f"the arm {arm.name}: {error}") from error
-    return replace(arm, start=found.start, model=found.model or arm.model)
+    return replace(arm, start=found.start, model=arm.model if found.start.kind == "run" else found.model or arm.model)
 
 
 def kept_starts(old: StudySpec, new: StudySpec) -> StudySpec:

@@ -52,7 +52,7 @@ class Pane {
   build() {
     const number = panes.length;
     this.select = make("select", { "aria-label": `Model ${number + 1}`, onchange: () => this.choose(Number(this.select.value)) });
-    state.models.forEach((model, index) => this.select.append(make("option", { value: index, selected: index === this.model }, model.name)));
+    state.models.forEach((model, index) => this.select.append(make("option", { value: index, selected: index === this.model, title: model.start ? `started from ${model.start}` : "" }, model.name)));
     this.badge = make("span", { class: "badge", hidden: true });
     this.slider = make("input", { type: "range", min: 0, step: 1, "aria-label": "Checkpoint", oninput: () => this.move() });
     this.when = make("output");

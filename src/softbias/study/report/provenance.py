@@ -17,6 +17,7 @@ from softbias.pages.format import count, duration, listed, share
 from softbias.pages.html import data_uri
 from softbias.runs.page import VERSIONS
 from softbias.runs.run import Run
+from softbias.runs.start import describe
 from softbias.schema import from_plain, read_json
 from softbias.study.headline import amount, each
 from softbias.study.report.results import Material
@@ -120,6 +121,7 @@ def facts(material: Material) -> list[tuple[str, str]]:
         rows += [("Budget", BUDGETS[material.study.budget])]
         rows += [("Tuning", trials if material.study.tune else "none: every arm was trained with the same recipe")]
     rows += [("Recipe", text) for text in [recipes(material)] if text]
+    rows += [("Start", text) for text in [starts(material)] if text]
     hardware = distinct(
         f"{one.get('hardware')} ({one.get('device')}, threads: {one.get('threads')})" for one in environments if one
     )
@@ -149,6 +151,17 @@ def recipes(material: Material) -> str:
         found.setdefault(f"{text}, batch {one.batch_size}", []).append(int(row.steps))
     ends = [(text, min(steps), max(steps)) for text, steps in found.items()]
     return "; ".join(f"{text}, {low:,}{f' to {high:,}' if high > low else ''} steps" for text, low, high in ends)
+
+
+def starts(material: Material) -> str:
+    """The pretrained weights that arms began with, and their licenses; nothing where all began with fresh ones."""
+    found = dict[str, dict[str, None]]()
+    for row in each(material.runs):
+        with suppress(SoftbiasError):  # a config of another version: the report is about the scores
+            start = Run(row.run).spec.start
+            if start.kind == "pretrained":
+                found.setdefault(describe(start), {})[row.arm] = None
+    return "; ".join(f"{', '.join(arms)}: {text}" for text, arms in found.items())
 
 
 def distinct(values: Iterable[Any]) -> str:
