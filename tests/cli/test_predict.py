@@ -85,6 +85,7 @@ def test_evaluate_says_how_many_of_the_images_were_learned_from(run, image_folde
 def test_evaluate_elsewhere_says_where_the_images_are_missing(run, tmp_path, capsys, monkeypatch):
     moved = tmp_path / "run"
     shutil.copytree(run, moved)
+    (moved / "SHA256SUMS").unlink()  # config.yaml is changed on purpose
     (moved / "config.yaml").write_text(
         (run / "config.yaml").read_text().replace(f"data: {config_data(run)}", "data: my photos")
     )

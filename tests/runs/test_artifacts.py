@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from safetensors.torch import load_file
 
 from softbias.checksums import DamagedError
@@ -23,6 +24,7 @@ from softbias.runs.artifacts import find_lost
 from softbias.runs.fit import fit
 from softbias.runs.opening import open_classifier
 from softbias.runs.run import Run
+from softbias.runs.spec import RunSpec
 from softbias.training.display import Display
 
 from ..training.conftest import little_set
@@ -168,6 +170,28 @@ def test_checkpoints_whose_settings_are_lost_are_not_continued_by_another_run(wh
     (run / "summary.json").unlink()
     with pytest.raises(SoftbiasError, match=r"config\.yaml"):
         start(run, resume=True, lr=0.1)
+
+
+def test_settings_that_are_changed_after_the_end_are_refused_by_all_who_read_the_run(whole, tmp_path):
+    run = shutil.copytree(whole, tmp_path / "run")
+    text = (run / "config.yaml").read_text()
+    short = "".join(line for line in text.splitlines(keepends=True) if "seed" not in line)
+    (run / "config.yaml").write_text(short)
+    RunSpec.from_dict(yaml.safe_load(short), "still valid")
+    for read in (lambda: Run(run).spec, lambda: start(run, resume=True), lambda: start(tmp_path / "new", config=run)):
+        with pytest.raises(DamagedError, match=r"config\.yaml"):
+            read()
+    (run / "SHA256SUMS").unlink()
+    assert Run(run).spec.model == "deit_nano"
+
+
+def test_a_damaged_model_is_found_even_if_the_checksums_of_the_run_are_gone(whole, tmp_path):
+    run = shutil.copytree(whole, tmp_path / "run")
+    (run / "SHA256SUMS").unlink()
+    (run / "model" / "config.json").write_text("")
+    assert find_lost(Run(run), page=False) == ("SHA256SUMS", "model")
+    start(run, resume=True)
+    assert contents(run)["weights"] == contents(whole)["weights"] and find_lost(Run(run), page=True) == ()
 
 
 def test_maps_of_regularized_layers_are_made_again(tmp_path):

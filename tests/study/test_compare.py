@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 import softbias
 from softbias.study import task as task_module
@@ -134,18 +135,21 @@ def test_a_half_written_run_is_done_again(little_study, tmp_path):
 
 
 def test_a_run_whose_model_or_settings_are_damaged_is_done_again_and_other_losses_are_named(little_study, tmp_path):
-    spec = little_study("deit_nano", seeds=3, fractions=1)
+    spec = little_study("deit_nano", seeds=5, fractions=1)
     do(spec, tmp_path)
     before = outcome(tmp_path)
-    first, second, third = sorted(path for path in (tmp_path / "runs").iterdir() if not path.name.startswith("."))
+    first, second, third, fourth, fifth = sorted(path for path in (tmp_path / "runs").iterdir() if not path.name.startswith("."))
     weights = first / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
     (second / "config.yaml").write_text((second / "config.yaml").read_text()[:40])
     (third / "environment.json").unlink()
+    (fourth / "model" / "config.json").write_text("")
+    settings = yaml.safe_load((fifth / "config.yaml").read_text())
+    (fifth / "config.yaml").write_text(yaml.safe_dump({**settings, "seed": 99}))
     done, display = do(spec, tmp_path)
-    assert len(display.started) == 2 and not done.failed and outcome(tmp_path) == before
+    assert len(display.started) == 4 and not done.failed and outcome(tmp_path) == before
     assert any("environment.json" in each for each in display.messages)
-    assert any("model is lost" in each for each in display.messages)
+    assert sum("trained again" in each for each in display.messages) == 4
 
 
 def test_the_library_returns_a_comparison_that_a_notebook_shows(image_file, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """What a finished run consists of, in the order of writing, and which of it is lost or damaged.
 
+config.yaml                                        what defines it, before all others
 metrics.jsonl, split.csv, head.safetensors         while it trains
 attention-before.npz, attention-after.npz          where it has regularizers, before and after training
 predictions.npz                                    from its model
@@ -8,7 +9,8 @@ environment.json, summary.json, SHA256SUMS         the checksums of all files be
 report.html, confusion.png                         drawn from them, and again by `softbias report`
 
 `find_lost` names what `--resume` makes again: the model and all that comes from it out of the last checkpoint, the page out of
-the files. Only metrics.jsonl cannot be made without training again; its loss is noted in the summary.
+the files. Only metrics.jsonl cannot be made without training again; its loss is noted in the summary. A changed config.yaml is
+refused by whoever reads the run, because nothing else says what was trained.
 """
 
 from __future__ import annotations
@@ -30,18 +32,18 @@ ENDS = {PAGE: b"</html>", CONFUSION: b"IEND\xaeB`\x82"}  # of a whole file
 
 def write_results_checksums(run: Run) -> None:
     """Write the SHA256SUMS of a run; what is listed there belongs to it from now on."""
-    write_checksums(run.path, [name for name in RESULTS if (run.path / name).is_file()])
+    write_checksums(run.path, [name for name in (run.config_path.name, *RESULTS) if (run.path / name).is_file()])
 
 
 def find_lost(run: Run, *, page: bool) -> tuple[str, ...]:
     """The names of the files of a finished run that are gone or changed; page: whether it has to have one."""
     try:
         listed = {*read_checksums(run.path), SUMMARY, METRICS}
+        lost = [name for name in RESULTS if name in listed and is_lost(run, name)]
     except DamagedError:
-        return (CHECKSUMS,)
-    lost = [name for name in RESULTS if name in listed and is_lost(run, name)]
+        lost = [CHECKSUMS]
     lost += [] if is_whole(run.model_folder) else [MODEL]
-    return (*lost, *(find_lost_page(run) if page and SUMMARY not in lost else ()))
+    return (*lost, *(find_lost_page(run) if page and not {SUMMARY, CHECKSUMS} & {*lost} else ()))
 
 
 def is_lost(run: Run, name: str) -> bool:

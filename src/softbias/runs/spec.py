@@ -14,6 +14,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from softbias._version import __version__
 from softbias.bounds import Fraction, Seed, ShortText
+from softbias.checksums import CHECKSUMS, DamagedError, read_checksums, sha256
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
 from softbias.runs.start import Start, identity
@@ -127,6 +128,16 @@ def write_config(spec: RunSpec, notes: Sequence[Note] = ()) -> str:
 
 
 def read_config(path: Path) -> RunSpec:
+    """The settings in a config.yaml; that of a finished run must be as it was written."""
+    try:
+        listed = read_checksums(path.parent).get(path.name)
+    except (OSError, DamagedError):  # the run is not finished, or --resume makes SHA256SUMS again
+        listed = None
+    if path.is_file() and listed not in (None, sha256(path)):
+        raise DamagedError(
+            f"{path} is damaged: its checksum is not the one in {CHECKSUMS}; restore it, or, if you changed it on purpose, "
+            f"remove its line from {CHECKSUMS}"
+        )
     return RunSpec.from_dict(read_yaml(path, "the config"), f"the config {path}")
 
 

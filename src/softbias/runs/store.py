@@ -141,8 +141,10 @@ class Store:
         (folder / FAILURE).unlink(missing_ok=True)
         if directory.begun:
             try:
-                _ = directory.spec
+                whole = directory.spec.id == spec.id
             except SoftbiasError:  # a power cut tore the file
+                whole = False
+            if not whole:
                 shutil.rmtree(folder)
                 return
         directory.summary_path.unlink(missing_ok=True)  # it is not complete, or this would not be called

@@ -97,6 +97,8 @@ def checked_state(run: PlannedRun, store: Store, message: Callable[[str], None])
     """The state of a run; one whose model or scores are damaged is not finished, and what else is lost is said."""
     state = store.state(run.spec)
     needed, others = store.lost(run.spec) if state == "finished" else ([], [])
+    if state == "stopped" and Run(store.folder(run.spec)).finished:
+        message(f"{run.label}: config.yaml, summary.json or the model is lost or damaged, so the run is trained again")
     if needed:
         message(f"{run.label}: {', '.join(needed)} is lost or damaged, so the run is trained again")
     elif others:

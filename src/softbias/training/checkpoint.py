@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from softbias.checksums import verify_checksums, write_checksums
 from softbias.errors import SoftbiasError, in_one_line
-from softbias.files import NotAFileError, read_text, remove_folder, replacing_folder, require_regular, write_text
+from softbias.files import read_text, remove_folder, replacing_folder, write_text
 from softbias.models.weights import load_state
 from softbias.schema import from_plain
 from softbias.training.optim import ModelEma
@@ -207,14 +207,14 @@ def read(path: Path, kind: Any = Meta) -> tuple[dict[str, Tensor], Any]:
 
 
 def read_some(path: Path, names: Iterable[str]) -> dict[str, Tensor]:
-    """The named tensors of a checkpoint that it has. No other is read, so the checksum is not verified."""
+    """The named tensors of a checkpoint that it has, verified."""
     try:
-        require_regular(path / STATE, (path / STATE).stat().st_mode)
+        verify_checksums(path, FILES)
         with safe_open(path / STATE, "pt") as file:
             kept = set(file.keys())
             return {name: file.get_tensor(name) for name in names if name in kept}
-    except (OSError, NotAFileError, SafetensorError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from error
+    except (OSError, SoftbiasError, SafetensorError) as error:
+        raise CheckpointError(f"{path} is damaged: {in_one_line(error)}") from error
 
 
 def read_last(folder: Path, kind: Any = Meta) -> tuple[dict[str, Tensor], Any, list[str]] | None:
