@@ -13,7 +13,6 @@ Shapes: B images, n files, K classes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -30,6 +29,7 @@ from softbias.data.augment.apply import normalize
 from softbias.data.decode import BrokenImageError, in_order, load
 from softbias.data.resizing import resized
 from softbias.errors import SoftbiasError, in_one_line
+from softbias.json_file import read_json
 from softbias.models import storage
 from softbias.models.foreign import HuggingFaceClassifier
 from softbias.models.inspect import unwrap
@@ -233,7 +233,7 @@ def preprocessing_beside(folder: Path) -> dict[str, Any]:
     """mean, std and resize_mode from the preprocessor_config.json of a Hugging Face folder."""
     file = folder / "preprocessor_config.json"
     try:
-        given = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        given = read_json(file) if file.is_file() else {}
         mean, std = tuple(map(float, given["image_mean"])), tuple(map(float, given["image_std"]))
     except (KeyError, TypeError, ValueError) as error:
         reason = in_one_line(error) if file.is_file() else "it has no preprocessor_config.json"

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import json
 import math
 import numbers
 import reprlib
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from softbias.bounds import Bound, Length
-from softbias.errors import SoftbiasError, in_one_line, unknown_name
+from softbias.errors import SoftbiasError, unknown_name
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -48,14 +47,6 @@ def from_plain(kind: type[T], given: Any, where: str) -> T:
     softbias.schema.SchemaError: counts.json: n must be a whole number, but is 'many'
     """
     return typing.cast(T, convert(kind, given, where, ""))
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file; a file that holds something else is an error that names it."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # of JSON, or of UTF-8
-        raise SchemaError(f"{path} is not JSON: {in_one_line(error)}") from error
 
 
 def convert(kind: Any, given: Any, where: str, path: str) -> Any:

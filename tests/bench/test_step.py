@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from softbias.bench.step import random_images, small_recipe, worker
 
@@ -42,3 +43,20 @@ def test_recorded_steps_train_as_plain_ones_do_bit_for_bit(model):
             one()
         weights.append([value.clone() for value in one.model.state_dict().values()])
     assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+
+
+def test_a_constant_batch_still_leaves_a_kernel_for_a_cuda_graph():
+    """torch warns about a graph in which nothing was recorded."""
+
+    class Counting(TorchDispatchMode):
+        calls = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.calls += 1
+            return function(*args, **(kwargs or {}))
+
+    one = worker("deit_nano", DATA, RECIPE, constant=True, burst=1, device="cpu", patch_size=8)
+    one()
+    with Counting() as counting:
+        one.batches.load(torch.arange(8), torch.zeros(8, dtype=torch.int64), 0)
+    assert counting.calls > 0

@@ -138,7 +138,9 @@ def test_a_run_whose_model_or_settings_are_damaged_is_done_again_and_other_losse
     spec = little_study("deit_nano", seeds=5, fractions=1)
     do(spec, tmp_path)
     before = outcome(tmp_path)
-    first, second, third, fourth, fifth = sorted(path for path in (tmp_path / "runs").iterdir() if not path.name.startswith("."))
+    first, second, third, fourth, fifth = sorted(
+        path for path in (tmp_path / "runs").iterdir() if not path.name.startswith(".")
+    )
     weights = first / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
     (second / "config.yaml").write_text((second / "config.yaml").read_text()[:40])

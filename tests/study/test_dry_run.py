@@ -11,6 +11,7 @@ from PIL import Image
 from softbias.cli import main
 from softbias.data import load_dataset
 from softbias.data.cache import writing_nothing
+from softbias.study.papers import find_study, list_studies
 from softbias.study.spec import read_study
 
 
@@ -59,3 +60,12 @@ def test_a_set_that_is_not_decoded_has_its_labels_splits_and_sizes(empty):
     assert planned.class_names == read.class_names and planned.images.shape == read.images.shape
     assert np.array_equal(planned.labels, read.labels) and {*planned.splits} == {*read.splits}
     assert not np.array_equal(planned.images, read.images)
+
+
+@pytest.mark.parametrize("name", list_studies())
+def test_a_dry_run_of_a_paper_names_a_missing_set_and_writes_nothing(name, empty, capsys):
+    before = files(empty)
+    assert main(["reproduce", name, "--scale", "paper", "--dry-run", "--device", "cpu"]) == 2
+    spec = find_study(name).spec("paper")
+    assert any(each in capsys.readouterr().err for each in spec.data)
+    assert files(empty) == before and not (empty / "cache").exists() and not list((empty / "here").iterdir())

@@ -24,8 +24,9 @@ from softbias.data.folders import natural
 from softbias.data.listing import SPLIT_NAMES, refuse_unlearned_classes, some
 from softbias.errors import SoftbiasError, in_one_line
 from softbias.files import escaped
+from softbias.json_file import read_json
 from softbias.notes import Note
-from softbias.schema import from_plain, read_json
+from softbias.schema import from_plain
 
 IMAGES = ("images", "x")
 LABELS = ("labels", "label", "y")

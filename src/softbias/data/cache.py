@@ -42,7 +42,7 @@ from softbias.data.decode import (
 from softbias.data.listing import Listing, counted_images
 from softbias.data.resizing import Images, check_resize_mode
 from softbias.errors import SoftbiasError
-from softbias.files import read_text
+from softbias.json_file import MOST_BYTES_OF_TABLES, read_json
 from softbias.schema import SchemaError, from_plain
 
 Progress = Callable[[int, int], None]
@@ -131,7 +131,7 @@ def open_whole(
     entry = cache_location(cache_dir) / _key(listing, size, resize_mode, copies, whole)
     if not entry.is_dir() and not may_write():
         return WholeImages(noise(len(listing), (whole, whole)), np.ones(len(listing), np.float32))
-    aspects = np.array(json.loads(read_text(entry / "about.json"))["aspects"], np.float32)
+    aspects = np.array(read_json(entry / "about.json", MOST_BYTES_OF_TABLES)["aspects"], np.float32)
     return WholeImages(np.memmap(entry / "whole.u8", np.uint8, "r", shape=(len(aspects), whole, whole, 3)), aspects)
 
 
@@ -187,7 +187,7 @@ def _key(listing: Listing, size: tuple[int, int], resize_mode: str, copies: bool
 def _open(entry: Path, copies: bool, whole: int | None) -> Decoded | None:
     """The content of an entry; None where it is absent, or where it was damaged and therefore removed."""
     try:
-        about = from_plain(About, json.loads((entry / "about.json").read_text(encoding="utf-8")), str(entry / "about.json"))
+        about = from_plain(About, read_json(entry / "about.json", MOST_BYTES_OF_TABLES), str(entry / "about.json"))
         shape, kept = about["shape"], np.array(about["kept"], np.int64)
         problems = [
             (UnsupportedImageError if kind == "unsupported" else BrokenImageError)(path, reason, kind)

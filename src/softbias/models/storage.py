@@ -28,6 +28,7 @@ from softbias.bounds import Length, Side, Within
 from softbias.checksums import verify_checksums, write_checksums
 from softbias.errors import SoftbiasError, in_one_line
 from softbias.files import adding_to_folder, replacing, write_text
+from softbias.json_file import read_json
 from softbias.models import Spec, build, create_model, spec_from_dict
 from softbias.models.cost import count_parameters
 from softbias.models.foreign import HuggingFaceClassifier
@@ -36,7 +37,7 @@ from softbias.models.presets import timm_cfg
 from softbias.models.spec import pair
 from softbias.models.untrusted import check_folder, check_timm_options
 from softbias.models.weights import check_finite, load_weights
-from softbias.schema import from_plain, read_json
+from softbias.schema import from_plain
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from softbias.errors import SoftbiasError
-from softbias.schema import read_json
+from softbias.json_file import read_json
 
 LOADING = {"features_only", "feature_cls", "out_indices", "pruned", "device", "dtype"}  # build_model_with_cfg takes them, too
 LOADING_NAME = re.compile(r"pretrained|checkpoint|cache|url|hub|path$|file$|dir$|_fn$|_cls$|_cfg$|^cfg$")

@@ -35,11 +35,12 @@ from filelock import BaseFileLock, FileLock, Timeout
 from softbias.checksums import verify_file
 from softbias.errors import SoftbiasError
 from softbias.files import write_text
+from softbias.json_file import MOST_BYTES_OF_TABLES, read_json
 from softbias.notes import Note
 from softbias.runs.predictions import Predictions
 from softbias.runs.spec import EpochRow, RunSpec, Summary, differences, read_config, read_notes, write_config
 from softbias.runs.start import SAME_STORE, Start
-from softbias.schema import from_plain, read_json
+from softbias.schema import from_plain
 
 if TYPE_CHECKING:
     from softbias.classifier import Classifier
@@ -122,7 +123,7 @@ class Run:
         if not self.finished:
             raise SoftbiasError(f"{self.path} holds no finished run: it has no summary.json")
         verify_file(self.summary_path)
-        plain: dict[str, Any] = read_json(self.summary_path)
+        plain: dict[str, Any] = read_json(self.summary_path, MOST_BYTES_OF_TABLES)
         from_plain(Summary, plain, str(self.summary_path))
         return plain
 

@@ -21,6 +21,7 @@ from PIL import Image
 
 from softbias.classifier import preprocessing_beside
 from softbias.errors import SoftbiasError
+from softbias.json_file import read_json
 from softbias.models import weight_files
 from softbias.models.backbones import BACKBONES, ON_CPU, ON_GPU, Backbone, backbone_of_file, find_backbone
 from softbias.models.hub import NoWeightsError
@@ -30,7 +31,6 @@ from softbias.models.weight_files import UNASKED_MEGABYTES, WeightsFile
 from softbias.notes import Note
 from softbias.runs.spec import DECIDED, read_config
 from softbias.runs.start import WORDS, Start
-from softbias.schema import read_json
 
 if TYPE_CHECKING:
     from softbias.data.dataset import Dataset

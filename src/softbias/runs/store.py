@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Literal, TypedDict
 
 from softbias.errors import SoftbiasError, describe_error
 from softbias.files import write_text
+from softbias.json_file import read_json
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
 from softbias.schema import from_plain
@@ -183,7 +184,7 @@ def is_whole(folder: Path, id: str) -> bool:
 def read_failure(folder: Path) -> str | None:
     """The error of a run that failed; None for any other run."""
     try:
-        found = json.loads((folder / FAILURE).read_text(encoding="utf-8"))
+        found = read_json(folder / FAILURE)
     except (OSError, ValueError):
         return None
     return from_plain(Failure, found, str(folder / FAILURE))["error"]

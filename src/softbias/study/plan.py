@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from softbias.data.cache import may_write
 from softbias.errors import SoftbiasError
 from softbias.files import write_text
+from softbias.json_file import MOST_BYTES_OF_TABLES, read_json
 from softbias.pages.format import share
 from softbias.runs.spec import RunSpec
 from softbias.runs.start import SAME_STORE, Start
-from softbias.schema import from_plain, read_json
+from softbias.schema import from_plain
 from softbias.study.arms import Arm, read_recipe
 from softbias.study.spec import StudySpec
 from softbias.study.starts import needed_options, settled
@@ -210,4 +211,4 @@ def read_plan(folder: Path) -> dict[str, PlanRow] | None:
     file = folder / PLAN_FILE
     if not file.is_file():
         return None
-    return from_plain(dict[str, dict[str, PlanRow]], read_json(file), str(file)).get("runs", {})
+    return from_plain(dict[str, dict[str, PlanRow]], read_json(file, MOST_BYTES_OF_TABLES), str(file)).get("runs", {})

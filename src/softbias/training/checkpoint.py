@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 from softbias.checksums import verify_checksums, write_checksums
 from softbias.errors import SoftbiasError, in_one_line
-from softbias.files import read_text, remove_folder, replacing_folder, write_text
+from softbias.files import remove_folder, replacing_folder, write_text
+from softbias.json_file import read_json
 from softbias.models.weights import load_state
 from softbias.schema import from_plain
 from softbias.training.optim import ModelEma
@@ -200,7 +201,7 @@ def read(path: Path, kind: Any = Meta) -> tuple[dict[str, Tensor], Any]:
     """The tensors and the meta data of a checkpoint, verified; `kind` is `Meta` or `TrainingMeta`."""
     try:
         verify_checksums(path, FILES)
-        meta = from_plain(kind, json.loads(read_text(path / META)), f"{path / META}")
+        meta = from_plain(kind, read_json(path / META), f"{path / META}")
         return load_file(path / STATE), meta
     except (OSError, ValueError, SafetensorError) as error:  # text that is not UTF-8, not JSON, or has other fields
         raise CheckpointError(f"{path} is damaged: {in_one_line(error)}") from error

@@ -13,12 +13,13 @@ import pandas as pd
 from PIL import Image
 
 from softbias.errors import SoftbiasError
+from softbias.json_file import read_json
 from softbias.pages.format import count, duration, listed, share
 from softbias.pages.html import data_uri
 from softbias.runs.page import VERSIONS
 from softbias.runs.run import Run
 from softbias.runs.start import describe
-from softbias.schema import from_plain, read_json
+from softbias.schema import from_plain
 from softbias.study.headline import amount, each
 from softbias.study.report.results import Material
 
