@@ -25,8 +25,8 @@ from softbias.models.spec import Layer, ModelSpec, ResNetSpec
 from softbias.regularizers import REGULARIZERS, RegularizerConfig
 from softbias.runs.fit import fit
 from softbias.runs.inference import predict
+from softbias.runs.partial import PartialRunSpec
 from softbias.runs.probing import probe
-from softbias.runs.resolve import PartialRunSpec
 from softbias.runs.spec import RunSpec
 from softbias.runs.start import Start
 from softbias.schema import Checked, SchemaError, bounded_hints, check_options, has_bounds

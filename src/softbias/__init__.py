@@ -33,9 +33,9 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with EXPO
     from softbias.models import register_preset as register_preset
     from softbias.models.convert import convert as convert
     from softbias.models.convert import resize as resize
+    from softbias.models.export import export as export
     from softbias.models.inspect import Inspection as Inspection
     from softbias.models.inspect import inspect as inspect
-    from softbias.models.storage import export as export
     from softbias.models.storage import load as load
     from softbias.models.storage import save as save
     from softbias.models.weights import load_weights as load_weights
@@ -64,8 +64,9 @@ EXPORTS: dict[str, tuple[str, ...]] = {
         "register_preset",
     ),
     "softbias.models.convert": ("convert", "resize"),
+    "softbias.models.export": ("export",),
     "softbias.models.inspect": ("Inspection", "inspect"),
-    "softbias.models.storage": ("export", "load", "save"),
+    "softbias.models.storage": ("load", "save"),
     "softbias.models.weights": ("load_weights",),
     "softbias.probes": ("register_probe",),
     "softbias.runs.fit": ("fit",),

@@ -11,7 +11,8 @@ from softbias.data.check import check
 from softbias.errors import SoftbiasError
 from softbias.files import require_writable
 from softbias.runs.automatic import LONGER
-from softbias.runs.resolve import PartialRunSpec, resolve
+from softbias.runs.partial import PartialRunSpec
+from softbias.runs.resolve import resolve
 from softbias.runs.run import Run
 
 NOT_THERE = "/proc/nowhere/out"

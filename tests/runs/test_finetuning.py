@@ -20,7 +20,8 @@ from softbias.pages.wording import text
 from softbias.runs import finetuning
 from softbias.runs.finetuning import Shape, cost_note, recipe_for, shape_of, side_for, whole_side
 from softbias.runs.fit import fit
-from softbias.runs.resolve import PartialRunSpec, resolve
+from softbias.runs.partial import PartialRunSpec
+from softbias.runs.resolve import resolve
 from softbias.runs.spec import RunSpec
 from softbias.training.display import Display
 from softbias.training.plan import LoopSettings

@@ -5,7 +5,8 @@ import pytest
 
 from softbias.data.dataset import Dataset
 from softbias.errors import SoftbiasError, UnknownNameError
-from softbias.runs.resolve import PartialRunSpec, resolve
+from softbias.runs.partial import PartialRunSpec
+from softbias.runs.resolve import resolve
 from softbias.runs.spec import RunSpec
 from softbias.training.recipe import RECIPES, Recipe
 

@@ -139,7 +139,7 @@ def export(
     out = file or out or Path("model.onnx")
     if out.suffix != ".onnx":  # before the model is read
         raise SoftbiasError(f"an ONNX file is named *.onnx, but got {out}")
-    from softbias.models.storage import export
+    from softbias.models.export import export
     from softbias.runs.opening import open_classifier
 
     classifier = open_classifier(model)

@@ -1,8 +1,7 @@
-"""Models as files: `save` and `load` in the layout that timm and the Hugging Face hub read, and `export` to ONNX.
+"""Models as files: `save` and `load` in the layout that timm and the Hugging Face hub read.
 
     softbias.save(model, "flowers", class_names=["rose", "tulip"])
     model = softbias.load("flowers")                     # or timm.create_model("local-dir:flowers", pretrained=True)
-    softbias.export(model, "flowers.onnx")
 
 A folder holds config.json (spec, class names, preprocessing), model.safetensors, SHA256SUMS, by which loading verifies both,
 and a model card. Nothing is ever unpickled, and a folder from somebody else leads to no file outside of it and to no address.
@@ -12,13 +11,11 @@ from __future__ import annotations
 
 import json
 import typing
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
@@ -27,12 +24,11 @@ from softbias._version import __version__
 from softbias.bounds import Length, Side, Within
 from softbias.checksums import verify_checksums, write_checksums
 from softbias.errors import SoftbiasError, in_one_line
-from softbias.files import adding_to_folder, replacing, write_text
+from softbias.files import adding_to_folder, write_text
 from softbias.json_file import read_json
 from softbias.models import Spec, build, create_model, spec_from_dict
 from softbias.models.cost import count_parameters
 from softbias.models.foreign import HuggingFaceClassifier
-from softbias.models.inspect import unwrap
 from softbias.models.presets import timm_cfg
 from softbias.models.spec import pair
 from softbias.models.untrusted import check_folder, check_timm_options
@@ -251,55 +247,3 @@ def model_card(
         "",
     ]
     return "\n".join(lines)
-
-
-def export(model: nn.Module, path: str | Path, *, img_size: tuple[int, int] | None = None) -> Path:
-    """Write the model as ONNX, from images (batch, channels, height, width) to logits, for any batch size.
-
-    The image size is the model's own; give `img_size` for a foreign model that does not state one.
-    """
-    try:
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise SoftbiasError("ONNX export needs onnx and onnxscript: pip install 'softbias[onnx]'") from error
-    model = unwrap(model)
-    check_finite(model.state_dict())
-    path = Path(path)
-    if path.suffix != ".onnx":
-        raise SoftbiasError(f"an ONNX file is named *.onnx, but path={str(path)!r}")
-    channels, *size = input_size(model, img_size)
-    like = next(model.parameters())
-    images = torch.zeros(2, channels, *size, device=like.device, dtype=like.dtype)
-    training = model.training
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the exporter's own notices about its future
-            program = torch.onnx.export(
-                model.eval(),
-                (images,),
-                dynamo=True,
-                input_names=["images"],
-                output_names=["logits"],
-                dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
-                verbose=False,
-            )
-        assert program is not None
-        with replacing(path) as temporary:
-            program.save(str(temporary))
-    finally:
-        model.train(training)
-    return path
-
-
-def input_size(model: nn.Module, img_size: tuple[int, int] | None) -> tuple[int, int, int]:
-    spec = getattr(model, "spec", None)
-    if spec is not None:
-        return (spec.in_chans, *spec.img_size)
-    cfg = getattr(model, "pretrained_cfg", None) or {}
-    options = getattr(model, "timm_options", {})
-    size = img_size or options.get("img_size") or tuple(cfg.get("input_size", ()))[1:]
-    size = (size, size) if isinstance(size, int) else tuple(size)
-    if not size:
-        raise SoftbiasError("this model does not state its image size; give img_size=(height, width)")
-    return (options.get("in_chans", 3), size[0], size[1])

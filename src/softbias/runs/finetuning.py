@@ -17,7 +17,7 @@ from softbias.training.recipe import Recipe, find_recipe
 if TYPE_CHECKING:
     from softbias.data.dataset import Dataset
     from softbias.data.sources import Source
-    from softbias.runs.resolve import PartialRunSpec
+    from softbias.runs.partial import PartialRunSpec
     from softbias.runs.spec import RunSpec
 
 RECIPE = "finetune"

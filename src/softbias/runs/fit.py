@@ -36,8 +36,9 @@ from softbias.runs.galleries import AFTER, BEFORE, record_maps
 from softbias.runs.live import LiveProbes
 from softbias.runs.outcome import finish, load_selected
 from softbias.runs.page import result_html, write_page
+from softbias.runs.partial import PartialRunSpec
 from softbias.runs.prepare import make_plan, make_split
-from softbias.runs.resolve import PartialRunSpec, resolve
+from softbias.runs.resolve import resolve
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec, read_config
 from softbias.schema import checked_arguments

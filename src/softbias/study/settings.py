@@ -12,7 +12,7 @@ from typing import Any
 from softbias import environment
 from softbias.errors import SoftbiasError
 from softbias.runs import automatic
-from softbias.runs.resolve import check_model_name
+from softbias.runs.partial import check_model_name
 from softbias.runs.start import WORDS, Start
 from softbias.study.arms import Arm, read_recipe
 from softbias.study.plan import load_once

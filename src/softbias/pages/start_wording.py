@@ -1,0 +1,58 @@
+"""Why a run starts from pretrained weights, or why it does not, in words; see `wording`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ORIGINS = {
+    "named": "as you named them",
+    "folder": "from the folder SOFTBIAS_WEIGHTS",
+    "cache": "from the hub's cache",
+    "hub": "downloaded from the hub",
+}
+HELP = "with a few thousand photographs, pretrained weights usually help most"
+
+
+def start_chosen(kind: str, name: str | None = None, **more: Any) -> str:
+    if kind == "scratch":
+        return f"start from scratch: {why_scratch(name=name, **more)}"
+    model = f"model {more['model']}, " if more.get("model") else ""
+    learned = f"{more['trained_on']}, " if more.get("trained_on") else ""
+    text = f"{model}start from pretrained weights {name} ({learned}license {more['license']}), {ORIGINS[more['origin']]}"
+    if more.get("better") is None:
+        return text
+    size = in_megabytes(more.get("better_megabytes"))
+    return f"{text}; a larger model may do better: --model {more['better']} --start pretrained downloads {size}"
+
+
+def why_scratch(
+    why: str,
+    model: str | None = None,
+    name: str | None = None,
+    megabytes: int | None = None,
+    side: int | None = None,
+    count: int | None = None,
+) -> str:
+    """The reason, and what it would cost to do better."""
+    size = in_megabytes(megabytes)
+    fetch = f"a file of {name} ({size}) can be given with --weights, or lie in the folder SOFTBIAS_WEIGHTS; {HELP}"
+    enlarged = "--start pretrained enlarges them to 224 pixels"
+    reasons = {
+        "no-weights": f"no pretrained weights are known for {model}; softbias models --pretrained lists models that have some",
+        "offline": f"no pretrained weights are at hand, and the network is switched off; {fetch}",
+        "unreachable": f"no pretrained weights are at hand, and the hub does not answer; {fetch}",
+        "large-download": f"the weights {name} are a download of {size}, which --start pretrained allows; {HELP}",
+        "model-options": "options of the model were named, which pretrained weights may not fit; --start pretrained tries it",
+        "small-pictures": f"the pictures have {side} pixels; {enlarged}, {times_larger(side)} times as many",
+        "grey-pictures": f"the pictures are grey, and pretrained weights have seen colors; {enlarged}",
+        "many-pictures": f"{count or 0:,} pictures of 224 pixels take hours on a CPU; --start pretrained does it",
+    }
+    return reasons[why]
+
+
+def times_larger(side: int | None) -> int:
+    return round((224 / (side or 224)) ** 2)
+
+
+def in_megabytes(size: int | None) -> str:
+    return "a size that is not known" if size is None else f"{size} MB"
