@@ -23,6 +23,7 @@ from softbias.kernels.launching import has_large_smem
 from softbias.kernels.torch_api import constant_when_compiled, exporting, memory_efficient_attention
 
 HALF = (torch.bfloat16, torch.float16)
+SHORT_ON_CPU = 256  # tokens
 Fused = Callable[..., Tensor]
 
 _enabled = True
@@ -111,8 +112,13 @@ def dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None =
     and all scores of a row are very negative (pytorch/pytorch#196678, seen with torch 2.11 on an H200). 64 is the number of
     tokens of an image of 32 px in patches of 4. The memory-efficient kernel is sound there, and faster at 64 tokens.
 
+    On a CPU PyTorch's kernel is slow in bf16, above all backward. For short sequences three plain operations take a quarter to
+    a half of its time (results/finetuning.md), and a map fits into the cache.
+
     # (B, H, N, D), (B, H, M, D), (B, H, M, E) -> (B, H, N, E)
     """
+    if q.device.type == "cpu" and q.dtype == torch.bfloat16 and mask is None and k.shape[-2] <= SHORT_ON_CPU:
+        return (q * scale @ k.mT).softmax(-1) @ v
     if not (q.is_cuda and k.shape[-2] % 128 == 64 and torch.is_grad_enabled()):
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
     if mask is None and taken_by_name(q, k, v):
