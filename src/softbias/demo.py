@@ -50,7 +50,9 @@ def draw_attention(out: Path) -> Path:
     from softbias.runs.run import START
 
     options = {"patch_size": 4}
-    run = fit("fashion", "convit_nano", "quick", model_options=options, epochs=5, out=out / "attention", resume=True).run
+    run = fit(
+        "fashion", "convit_nano", "quick", model_options=options, epochs=5, start="scratch", out=out / "attention", resume=True
+    ).run
     data = run.data()
     picture = data.images[data.splits["test"][0]]
     image = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None] / 255

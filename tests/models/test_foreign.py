@@ -86,9 +86,9 @@ def test_a_hugging_face_model_is_trained_whole_or_at_its_head_alone(vit, tmp_pat
 def test_weights_that_do_not_fit_a_model_of_timm_s_are_listed(tmp_path):
     from safetensors.torch import save_file
 
+    from softbias.runs.named_starts import weights_start
     from softbias.runs.prepare import build_model
     from softbias.runs.spec import RunSpec
-    from softbias.runs.starting import weights_start
     from softbias.training.recipe import Recipe
 
     options = {"depth": 1, "patch_size": 8}

@@ -16,11 +16,12 @@ from softbias.errors import SoftbiasError
 from softbias.models import create_model, weight_files
 from softbias.models.hub import NoWeightsError
 from softbias.pages.wording import text
+from softbias.runs.named_starts import run_start, weights_start
 from softbias.runs.prepare import build_model
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
 from softbias.runs.start import Start
-from softbias.runs.starting import ImageFacts, choose_start, is_grey, run_start, weights_start
+from softbias.runs.starting import ImageFacts, choose_start, is_grey
 from softbias.training.recipe import Recipe
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "weights" / "deit_tiny_patch16_224.safetensors"
@@ -72,8 +73,8 @@ def test_weights_in_the_folder_are_taken_with_their_hash_and_license(weights):
         (ImageFacts(32), "cuda", None),
         (ImageFacts(32, named=True), "cuda", "small-pictures"),
         (ImageFacts(128, grey=True), "cpu", "grey-pictures"),
-        (ImageFacts(128, count=20_000), "cpu", "many-pictures"),
-        (ImageFacts(64, count=19_999), "cpu", None),
+        (ImageFacts(128, count=50_000), "cpu", "many-pictures"),
+        (ImageFacts(64, count=49_999), "cpu", None),
     ],
 )
 def test_auto_stays_from_scratch_where_a_cpu_would_waste_its_time(weights, known, device, why):
@@ -118,7 +119,10 @@ def test_a_model_of_a_named_file_is_read_off_its_name(weights, tmp_path):
     other.write_bytes(b"x")
     with pytest.raises(SoftbiasError, match="name the model"):
         weights_start(other, None)
-    assert weights_start(other, "deit_tiny").start.license is None, "nobody knows the license of an unknown file"
+    for file in (other, other.rename(tmp_path / "model.safetensors")):
+        other.write_bytes(b"x")
+        found = weights_start(file, "deit_tiny").start
+        assert found.license is None and found.name == file.name, "nobody knows the license of an unknown file"
 
 
 def test_the_id_of_a_run_depends_on_the_hash_of_its_weights_and_not_on_their_path():

@@ -1,4 +1,4 @@
-"""Why a run starts from pretrained weights, or why it does not, in words; see `wording`."""
+"""The note about what a run starts from, in words: which weights, why, and what it would cost to do better."""
 
 from __future__ import annotations
 
@@ -32,26 +32,27 @@ def why_scratch(
     megabytes: int | None = None,
     side: int | None = None,
     count: int | None = None,
+    enlarged: int | None = None,
 ) -> str:
     """The reason, and what it would cost to do better."""
     size = in_megabytes(megabytes)
     fetch = f"a file of {name} ({size}) can be given with --weights, or lie in the folder SOFTBIAS_WEIGHTS; {HELP}"
-    enlarged = "--start pretrained enlarges them to 224 pixels"
     reasons = {
         "no-weights": f"no pretrained weights are known for {model}; softbias models --pretrained lists models that have some",
         "offline": f"no pretrained weights are at hand, and the network is switched off; {fetch}",
         "unreachable": f"no pretrained weights are at hand, and the hub does not answer; {fetch}",
         "large-download": f"the weights {name} are a download of {size}, which --start pretrained allows; {HELP}",
         "model-options": "options of the model were named, which pretrained weights may not fit; --start pretrained tries it",
-        "small-pictures": f"the pictures have {side} pixels; {enlarged}, {times_larger(side)} times as many",
-        "grey-pictures": f"the pictures are grey, and pretrained weights have seen colors; {enlarged}",
-        "many-pictures": f"{count or 0:,} pictures of 224 pixels take hours on a CPU; --start pretrained does it",
+        "small-pictures": f"the pictures have {side} pixels; --start pretrained enlarges them to {enlarged} pixels, "
+        f"{times_larger(side, enlarged)} times as many",
+        "grey-pictures": "the pictures are grey, and pretrained weights have seen colors; --start pretrained tries it",
+        "many-pictures": f"{count or 0:,} pictures are many for a large model on a CPU; --start pretrained takes it",
     }
     return reasons[why]
 
 
-def times_larger(side: int | None) -> int:
-    return round((224 / (side or 224)) ** 2)
+def times_larger(side: int | None, enlarged: int | None) -> int:
+    return round((enlarged / side) ** 2) if side and enlarged else 1
 
 
 def in_megabytes(size: int | None) -> str:

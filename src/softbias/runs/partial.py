@@ -1,8 +1,9 @@
-"""What a user named of a run: a spec with gaps, which `resolve` fills.
+"""What a user named of a run, with what a config, another run and named weights bring; checked before any image is read.
 
-    PartialRunSpec(data="my_pictures", overrides={"epochs": 20}).completed(config)
+    partial = PartialRunSpec(data="my_pictures", overrides={"epochs": 20}).completed()
 
-A setting comes from the user first, then from a config (`--config`, or that of the run to resume), then from the choices.
+A setting comes from the user first, then from a config (`--config`, or that of the run to resume), then from the automatic
+choices (`resolve`).
 """
 
 from __future__ import annotations
@@ -10,19 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from softbias.bounds import Fraction, Seed, ShortText
 from softbias.errors import SoftbiasError
 from softbias.runs import finetuning
 from softbias.runs.automatic import Choice
 from softbias.runs.spec import RunSpec, check_model_options
-from softbias.runs.start import WORDS, Start
+from softbias.runs.start import WORDS, Start, StartChoice
 from softbias.schema import Checked
 from softbias.training.recipe import Recipe, find_recipe
-
-if TYPE_CHECKING:
-    from softbias.runs.starting import StartChoice
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class PartialRunSpec(Checked):
             return self
         if self.weights is not None:
             raise SoftbiasError(f"--start {self.start} brings its own weights; leave out --weights {self.weights}")
-        from softbias.runs.starting import run_start
+        from softbias.runs.named_starts import run_start
 
         found = run_start(self.start)
         if self.model not in (None, found.model):
@@ -85,7 +83,7 @@ class PartialRunSpec(Checked):
             return self
         if self.start == "scratch":
             raise SoftbiasError(f"--start scratch takes fresh weights; leave it out, or leave out --weights {self.weights}")
-        from softbias.runs.starting import weights_start
+        from softbias.runs.named_starts import weights_start
 
         return self.with_start(weights_start(self.weights, self.model))
 

@@ -154,7 +154,7 @@ def normalization(start: Start, source: Path | None) -> tuple[tuple[float, ...],
     """Mean and standard deviation of the channels that the weights were trained with; None where they are not known."""
     mean, std = start.mean, start.std
     if source is not None and mean is None:
-        from softbias.runs.starting import run_start
+        from softbias.runs.named_starts import run_start
 
         found = run_start(str(source)).start
         mean, std = found.mean, found.std

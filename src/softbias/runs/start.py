@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from softbias.bounds import Finite, Length, ShortText, Side, Text, Within
+from softbias.notes import Note
 from softbias.schema import Checked
 
 WORDS = ("auto", "pretrained", "scratch")  # any other word names a run
@@ -63,6 +64,16 @@ class Start(Checked):
     def to_dict(self) -> dict[str, Any]:
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+
+
+@dataclass(frozen=True)
+class StartChoice:
+    """A start, the model that takes its weights (None: any), the options that they need, and why it was chosen."""
+
+    start: Start
+    model: str | None = None
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    note: Note | None = None
 
 
 def identity(start: Mapping[str, Any]) -> dict[str, Any]:

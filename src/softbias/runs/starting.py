@@ -1,8 +1,7 @@
 """From the word of a user to the weights of a run: `--start auto|pretrained|scratch|RUN`, `--weights FILE|FOLDER`.
 
     choose_start("auto", "deit_tiny", {}, "cpu", ImageFacts(128))      pretrained, where its weights can be had
-    weights_start("w/deit_tiny_patch16_224.safetensors", None)       a file that the user names
-    run_start("runs/rotations")                                      the model of another run
+    find_start("runs/rotations", None, "arvit_nano", …)               the model of another run (see `named_starts`)
 
 "auto" takes pretrained weights where they can be had without a large download, and fresh ones otherwise; a note says which,
 why, and what more would cost. "pretrained" is an error where none can be had.
@@ -10,37 +9,32 @@ why, and what more would cost. "pretrained" is an error where none can be had.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from softbias.classifier import preprocessing_beside
 from softbias.errors import SoftbiasError
-from softbias.json_file import read_json
 from softbias.models import weight_files
-from softbias.models.backbones import BACKBONES, ON_CPU, ON_GPU, Backbone, backbone_of_file, find_backbone
+from softbias.models.backbones import BACKBONES, ON_CPU, ON_GPU, Backbone, find_backbone
 from softbias.models.hub import NoWeightsError
-from softbias.models.spec import pair
-from softbias.models.untrusted import check_folder
 from softbias.models.weight_files import UNASKED_MEGABYTES, WeightsFile
 from softbias.notes import Note
-from softbias.runs.spec import DECIDED, read_config
-from softbias.runs.start import WORDS, Start
+from softbias.runs import finetuning
+from softbias.runs.named_starts import LOCAL, REMOTE, hugging_face_start, run_start, timm_folder_start, weights_start
+from softbias.runs.start import WORDS, Start, StartChoice
 
 if TYPE_CHECKING:
     from softbias.data.dataset import Dataset
     from softbias.data.sources import Source
 
-SMALL = 64  # pixels; on a CPU smaller pictures are not enlarged to 224: it takes 12 times as long, and no gain was measured
-MANY = 20_000  # pictures; at 224 pixels so many take a CPU hours
+SMALL = 64  # pixels; on a CPU smaller pictures are not enlarged: it takes six times as long or more, and no gain was measured
+MANY = 50_000  # pictures; at 160 pixels they take 4 GB, and more than an hour to be seen once by a CPU
 SAMPLE = 64  # pictures that are looked at for colors
 GREY = ("1", "L", "LA", "I", "I;16", "F")  # modes of Pillow
-LOCAL, REMOTE = "timm:local-dir:", "timm:hf_hub:"
 
 
 @dataclass(frozen=True)
@@ -55,16 +49,6 @@ class ImageFacts:
     named: bool = False
     grey: bool = False
     count: int | None = None
-
-
-@dataclass(frozen=True)
-class StartChoice:
-    """A start, the model that takes its weights (None: any), the options that they need, and why it was chosen."""
-
-    start: Start
-    model: str | None = None
-    model_options: Mapping[str, Any] = field(default_factory=dict)
-    note: Note | None = None
 
 
 def choose_start(
@@ -84,7 +68,9 @@ def choose_start(
         return timm_folder_start(model)
     reason = None if asked else why_scratch(images, device, options)
     if reason is not None:
-        return StartChoice(Start(), note=scratch_note(reason, model, images=images))
+        side = finetuning.CPU_SIDE if device == "cpu" else finetuning.PRETRAINED_SIDE
+        values = {"side": images.side, "count": images.count, "enlarged": side if reason == "small-pictures" else None}
+        return StartChoice(Start(), note=scratch_note(reason, model, more=values))
     candidates = (
         [find_backbone(model)] if model is not None else list(map(find_backbone, ON_CPU if device == "cpu" else ON_GPU))
     )
@@ -148,12 +134,13 @@ def from_hub(known: list[Backbone], model: str | None, *, asked: bool) -> StartC
     return StartChoice(Start(), note=scratch_note("large-download", model, known[0]))
 
 
-def scratch_note(why: str, model: str | None, backbone: Backbone | None = None, images: ImageFacts | None = None) -> Note:
+def scratch_note(
+    why: str, model: str | None, backbone: Backbone | None = None, more: Mapping[str, int | None] | None = None
+) -> Note:
     values: dict[str, Any] = {"kind": "scratch", "why": why}
     values |= {"model": model} if model else {}
     values |= {"name": backbone.repository, "megabytes": backbone.megabytes} if backbone else {}
-    values |= {"side": images.side, "count": images.count} if images else {}
-    return Note("start-chosen", {name: value for name, value in values.items() if value is not None})
+    return Note("start-chosen", {name: value for name, value in {**values, **(more or {})}.items() if value is not None})
 
 
 def backbone_start(backbone: Backbone, found: WeightsFile, better: Backbone | None = None) -> StartChoice:
@@ -183,131 +170,3 @@ def is_grey(source: Source | None, data: Dataset | None) -> bool:
         with suppress(OSError, Image.DecompressionBombError), Image.open(file) as image:  # reading names broken files later
             modes.append(image.mode)
     return bool(modes) and all(mode in GREY for mode in modes)
-
-
-# Files and folders that the user names
-
-
-def weights_start(weights: str | Path, model: str | None) -> StartChoice:
-    """A file or folder of weights, for a model that the user names or that the file's name or the folder's config names."""
-    path = Path(weights)
-    sha256 = weight_files.digest(path)
-    config = read_json(path / "config.json") if (path / "config.json").is_file() else {}
-    backbone = find_backbone(model) if model is not None else backbone_of_folder(path, config)
-    if model is None and backbone is None:
-        raise SoftbiasError(f"--weights {path}: its name says nothing about its model; name the model, too: --model NAME")
-    stated = preprocessing_of(path, config)
-    named = backbone is not None and path.stem in (*backbone.file_names, "model")
-    if backbone is not None:
-        size = (backbone.img_size, backbone.img_size)
-        stated = {"mean": backbone.mean, "std": backbone.std, "img_size": size} | stated
-    about = backbone.repository if backbone is not None and named and not path.is_dir() else path.name
-    known = license_of(path, config) or (backbone.license if backbone is not None and named else None)
-    start = Start("pretrained", about, str(weights), None, sha256, known, **stated)
-    values = {"kind": "pretrained", "name": about, "origin": "named", "license": start.license or "not known"}
-    options = backbone.model_options if backbone is not None else {}
-    return StartChoice(start, model or (backbone.model if backbone else None), options, Note("start-chosen", values))
-
-
-def backbone_of_folder(path: Path, config: Mapping[str, Any]) -> Backbone | None:
-    tag = config.get("pretrained_cfg", {}).get("tag")
-    architecture = str(config.get("architecture", ""))
-    names = [path.stem, path.name, f"{architecture}.{tag}" if tag else architecture]
-    return next((found for found in map(backbone_of_file, names) if found is not None), None)
-
-
-def hugging_face_start(model: str, *, asked: bool) -> StartChoice:
-    """The folder of a Hugging Face model is its own weights, where it holds any."""
-    folder = Path(model.removeprefix("hf:"))
-    if not any(folder.glob("*.safetensors")):
-        if asked:
-            raise SoftbiasError(f"{model} holds no weights (safetensors) to start from; --start scratch takes fresh ones")
-        return StartChoice(Start(), note=scratch_note("no-weights", model))
-    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-    start = Start(
-        "pretrained", folder.name or str(folder), str(folder), None, weight_files.digest(folder), license_of(folder, config),
-        **preprocessing_of(folder, config),
-    )  # fmt: skip
-    values = {"kind": "pretrained", "name": str(folder), "origin": "named", "license": start.license or "not known"}
-    return StartChoice(start, model, note=Note("start-chosen", values))
-
-
-def timm_folder_start(model: str) -> StartChoice:
-    """A folder in timm's layout on this machine (`timm:local-dir:FOLDER`), or the same on the hub (`timm:hf_hub:REPOSITORY`).
-
-    The run keeps the architecture that the folder's config.json names, so that it can be built again without the folder.
-    """
-    revision, name = None, model.removeprefix(LOCAL)
-    if model.startswith(REMOTE):
-        name = model.removeprefix(REMOTE)
-        weight_files.fetch(name, "config.json")
-        found = weight_files.fetch(name)
-        folder, revision = found.path.parent, found.revision
-    else:
-        folder = Path(name)
-    if not (folder / "config.json").is_file():
-        raise SoftbiasError(f"{model}: there is no config.json in {folder}")
-    check_folder(folder)
-    config = read_json(folder / "config.json")
-    architecture = config.get("architecture") if isinstance(config, Mapping) else None
-    if not isinstance(architecture, str) or architecture.startswith("softbias_"):
-        hint = f"; it was saved by softbias: --start {folder}" if isinstance(architecture, str) else ""
-        raise SoftbiasError(f"{model} does not name a model of timm's as its architecture{hint}")
-    options = {key: value for key, value in dict(config.get("model_args") or {}).items() if key not in DECIDED}
-    path = folder / weight_files.WEIGHTS
-    start = Start(
-        "pretrained",
-        name,
-        str(path),
-        revision,
-        weight_files.digest(path),
-        license_of(folder, config),
-        **preprocessing_of(folder, config),
-    )
-    values = {"kind": "pretrained", "name": name, "origin": "hub" if revision else "named"}
-    note = Note("start-chosen", {**values, "license": start.license or "not known"})
-    return StartChoice(start, f"timm:{architecture}", options, note)
-
-
-def run_start(run: str) -> StartChoice:
-    """The model of a finished run or a saved model, from its config.json alone. Its license is that of the weights it began
-    with."""
-    path = Path(run)
-    folder = path / "model" if (path / "model").is_dir() else path
-    file = folder / "config.json"
-    try:
-        config = read_json(file)
-    except FileNotFoundError as error:
-        raise SoftbiasError(
-            f"--start takes auto, pretrained, scratch or a run, but {run} is neither a finished run nor a saved model: there "
-            f"is no {file}"
-        ) from error
-    known = None
-    if (path / "config.yaml").is_file():
-        known = read_config(path / "config.yaml").start.license
-    start = Start("run", path.resolve().name, run, None, weight_files.digest(folder), known, **preprocessing_of(folder, config))
-    name = f"hf:{folder}" if "model_type" in config else config.get("softbias", {}).get("name") or "saved"
-    return StartChoice(start, name)
-
-
-def preprocessing_of(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """mean, std and img_size, as far as the files of a model state them."""
-    found: dict[str, Any] = {}
-    if (folder / "preprocessor_config.json").is_file():
-        stated = preprocessing_beside(folder)
-        found = {"mean": stated["mean"], "std": stated["std"]}
-    cfg = config.get("pretrained_cfg") or config
-    found |= {key: tuple(cfg[key]) for key in ("mean", "std") if cfg.get(key)}
-    size = cfg.get("image_size") or tuple(cfg.get("input_size") or ())[1:]
-    return found | ({"img_size": pair("img_size", size)} if size else {})
-
-
-def license_of(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """The license that a model's config or the head of its card names."""
-    named = (config.get("pretrained_cfg") or {}).get("license")
-    card = folder / "README.md"
-    if not named and card.is_file():
-        head = card.read_text(encoding="utf-8", errors="replace").split("---")
-        found = re.search(r"^license:\s*([\w.-]+)", head[1], re.M) if len(head) > 2 else None
-        named = found.group(1) if found else None
-    return str(named) if named else None
