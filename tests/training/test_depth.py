@@ -107,3 +107,10 @@ def test_frozen_weights_are_the_same_bits_after_training(train):
     model = train(recipe=recipe, epochs=2).model
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, start[name]) is (index_of(model, name) < 2), name
+
+
+def test_a_regularizer_of_a_frozen_layer_is_refused_unless_it_is_only_logged(train):
+    with pytest.raises(SoftbiasError, match="would change nothing"):
+        train(recipe="finetune", frozen_blocks=2, regularize=("distance:layer=1,weight=0.1",))
+    train(recipe="finetune", frozen_blocks=2, regularize=("distance:layer=1,weight=0",), out="logged")
+    train(recipe="finetune", frozen_blocks=2, regularize=("distance:layer=2,weight=0.1",), out="later")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from softbias.models.convert import resize
 from softbias.models.storage import load
 from softbias.models.weights import load_state, load_weights, read_state_dict
 from softbias.notes import Note
-from softbias.regularizers import parse_regularizers
+from softbias.regularizers import RegularizerConfig, parse_regularizers
 from softbias.regularizers.attach import find_sites
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
@@ -86,6 +87,7 @@ def make_plan(
         freeze_backbone(model)
     if regularizers:
         find_sites(model, regularizers, data.img_size)  # refuses layers without a map
+        refuse_frozen(regularizers, spec.recipe.frozen_blocks)
     model = model.to(device)
     if spec.recipe.compile != "on":  # torch.compile compiles the kernels itself
         together = min(spec.recipe.batch_size, len(split.train)) // (accelerator.num_processes * spec.recipe.accumulate)
@@ -180,6 +182,17 @@ def start_head_once(
 
 def load_head(model: nn.Module, path: Path) -> None:
     load_state(linear_head(model), read_state_dict(path), path)
+
+
+def refuse_frozen(regularizers: Mapping[str, RegularizerConfig], frozen_blocks: int) -> None:
+    """Refuse a regularizer of layers that never change."""
+    for config in regularizers.values():
+        if config.weight and all(0 <= layer < frozen_blocks for layer in config.layers):
+            chosen = "+".join(map(str, config.layers))
+            raise SoftbiasError(
+                f"{config.name}:layer={chosen} would change nothing: the first {frozen_blocks} blocks are frozen; take a later "
+                "layer, or --frozen-blocks 0"
+            )
 
 
 def freeze_backbone(model: Any) -> None:
