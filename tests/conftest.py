@@ -11,6 +11,7 @@ FLAGS = "--no-sandbox --disable-gpu --disable-background-networking --disable-co
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # what tests start from depends neither on the network nor on weights that lie around
 os.environ.pop("SOFTBIAS_WEIGHTS", None)
+os.environ.pop("COLUMNS", None)  # tables are as wide as they need to be; some runners of tests set it
 torch.set_num_threads(1)  # tests are small: more threads only wait for each other
 
 

@@ -170,12 +170,12 @@ class KeepsStateOutsideTheStateDict(Full):
         return super().forward(x) + self.shift
 
 
-@caught_by("check_state_dict", "Missing key.*temperature")
+@caught_by("check_state_dict", "Missing key.*gain")
 class MakesAParameterLazily(Full):
     def forward(self, x):
-        if not hasattr(self, "temperature"):
-            self.temperature = nn.Parameter(torch.ones((), dtype=x.dtype))
-        return super().forward(x) * self.temperature
+        if not hasattr(self, "gain"):
+            self.gain = nn.Parameter(torch.ones((), dtype=x.dtype))
+        return super().forward(x) * self.gain
 
 
 @caught_by("check_state_dict", "the output after a round trip through state_dict is off by")

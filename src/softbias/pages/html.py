@@ -20,14 +20,14 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
-from softbias.files import csv_cell
+from softbias.files import csv_cell, escaped
 from softbias.pages import format, theme
 from softbias.pages.interactive import figure_sizes, key_mark, ordered_names, svg
 
 TEMPLATES = Path(__file__).parent / "templates"
 KEPT_TOGETHER = (" %", "n = ", "p = ", " ± ")  # no line begins with a percent sign, and none ends after "n ="
 LITERAL = re.compile(r"<(style|script|pre)\b.*?</\1>", re.DOTALL)
-CONTROLS = [*range(9), 11, 12, *range(14, 32), *range(127, 160), *range(0xD800, 0xE000)]  # also halves of characters
+CONTROLS = [*range(9), 11, 12, *range(14, 32), *range(127, 160)]
 DIRECTIONS = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]  # they turn the text after a name around
 UNSEEN = dict.fromkeys([*CONTROLS, *DIRECTIONS], "\N{REPLACEMENT CHARACTER}")
 SIDE = 144  # of a small picture on a page, in CSS pixels
@@ -48,8 +48,9 @@ def environment() -> Environment:
 
 
 def render(name: str, **values: Any) -> str:
-    """The page that a template makes from the values; characters that cannot be seen are replaced by a sign."""
-    return keep_together(environment().get_template(name).render(**values).translate(UNSEEN))
+    """The page that a template makes from the values. Characters that cannot be seen are replaced by a sign, and bytes of a
+    file name that are no text are escaped, as everywhere."""
+    return keep_together(escaped(environment().get_template(name).render(**values)).translate(UNSEEN))
 
 
 def keep_together(html: str) -> str:
