@@ -119,10 +119,13 @@ Fraction = Annotated[float, Share(0, 1, above=True)]
 Probability = Annotated[float, Within(0, 1)]
 NotWhole = Annotated[float, Share(0, 1, below=True)]  # a share that leaves something
 Count = Annotated[int, Within(1, 1_000_000_000)]
+Index = Annotated[int, Within(0, 1_000_000_000)]
 Epochs = Annotated[float, Within(0, 1_000_000, above=True)]
 Minutes = Annotated[float, Within(0, 1_000_000, above=True)]  # two years
 BatchSize = Annotated[int, Within(1, 1_000_000)]
 Workers = Annotated[int, Within(0, 1024)]  # processes or threads
+Tiles = Annotated[int, Within(1, 1024)]  # along a side of a picture
+Scale = Annotated[float, Within(0, 100, above=True)]
 Side = Annotated[int, Within(1, LARGEST_SIDE)]
 ShortText = Annotated[str, Text()]
 LongText = Annotated[str, Text(least=0, most=100_000)]

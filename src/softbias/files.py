@@ -20,7 +20,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -185,6 +185,15 @@ def require_writable(folder: Path) -> None:
         for path in absent:
             with suppress(OSError):  # another process may use it already
                 path.rmdir()
+
+
+def remove_empty(folders: Iterable[Path], but: str) -> None:
+    """Remove folders, the innermost first, in which there is nothing, or nothing `but` a file of this name."""
+    for folder in folders:
+        with suppress(OSError):  # it is not there, or another process uses it
+            if {each.name for each in folder.iterdir()} <= {but}:
+                (folder / but).unlink(missing_ok=True)
+                folder.rmdir()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from softbias.data import fashion, obtain
 from softbias.data.named import CIFAR10, DATASETS, IMAGENETTE, IMAGEWOOF, data_location, load_named
+from softbias.errors import SoftbiasError
 from softbias.notes import Note
 
 from .small_sets import (
@@ -210,3 +212,16 @@ def test_mistakes_in_the_request(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"file is a file; name the folder .* --data-dir"):
         load_named("cifar10", data_dir=tmp_path / "file")
+
+
+def test_a_held_out_part_of_a_named_set_may_lack_a_class_and_may_not_add_one(tmp_path):
+    ids = ("n01440764", "n02012849", "n03126707")
+    for part, present in (("train", ids), ("val", ids[:2])):
+        for number, name in enumerate(present):
+            (tmp_path / "imagenet" / part / name).mkdir(parents=True)
+            Image.new("RGB", (20, 20), (80 * number, 0, 0)).save(tmp_path / "imagenet" / part / name / "0.png")
+    data = load_named("imagenet", data_dir=tmp_path, img_size=32)
+    assert len(data.class_names) == 3 and len(data.splits["test"]) == 2
+    (tmp_path / "imagenet" / "train" / ids[1]).rename(tmp_path / "imagenet" / "train" / "n02112018")
+    with pytest.raises(SoftbiasError, match=ids[1]):
+        load_named("imagenet", data_dir=tmp_path, img_size=32)

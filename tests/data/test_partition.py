@@ -194,3 +194,18 @@ def test_among_very_many_images_copies_are_not_sought_and_a_note_says_so(tmp_pat
     assert noted(data.notes, "copies-not-sought") == {"count": 52, "most": 30} and data.groups is None
     assert all(np.array_equal(data.splits[name], found) for name, found in stratified_split(data.labels).items())
     assert find_groups(31, lambda: pytest.fail("thumbnails are made"))[0] is None
+
+
+def test_groups_of_a_user_that_copies_leave_too_few_of_are_kept_and_a_note_says_so(tmp_path):
+    root = tmp_path / "set"
+    for kind in "ab":
+        for group in range(4):
+            for number in range(3):
+                put(
+                    root / kind / f"{group}-{number}.png",
+                    scene(ord(kind) if not number else 10 * ord(kind) + 3 * group + number),
+                )
+    data = load_dataset(root, img_size=8, group_by=r"([ab]/\d)-")
+    note = noted(data.notes, "copies-not-joined")
+    assert note["groups"] == 8 and note["left"] < 3
+    assert noted(data.notes, "split-made")["groups"] == 8

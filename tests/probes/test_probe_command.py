@@ -16,6 +16,7 @@ from PIL import Image
 import softbias
 from softbias.classifier import Classifier, weights_of
 from softbias.cli import main
+from softbias.errors import SoftbiasError
 from softbias.models import create_model
 from softbias.probes import PROBES, Probe, profile
 from softbias.runs import probing
@@ -206,3 +207,25 @@ def test_the_estimated_time_of_scenes_does_not_depend_on_the_number_of_images(mo
     for function, seconds in cases.items():
         probe = Probe(function, None, "", 1000, ((1, 1), (1, 2)))
         assert probing.expected_seconds(probe, target, 100) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("shift", {"distances": [-1]}), ("rotation", {"angles": [1e9]}), ("occlusion", {"shares": [2]}), ("shift", {"n": 0}),
+     ("patch-shuffle", {"tiles": [0]}), ("resolution", {"scales": [0]}), ("locality", {"seed": -1}), ("shift", {"n": "many"})],
+)  # fmt: skip
+def test_options_of_probes_have_bounds(name, options):
+    with pytest.raises(SoftbiasError, match=next(iter(options))):
+        softbias.probe("deit_nano", name, data="fashion", options={name: options}, device="cpu")
+
+
+@pytest.mark.parametrize("options", [{"split": ""}, {"device": "x" * 5000}, {"data": ""}, {"split": 3}])
+def test_arguments_of_evaluate_have_bounds(options):
+    with pytest.raises(SoftbiasError, match=next(iter(options))):
+        softbias.evaluate("deit_nano", **options)
+
+
+@pytest.mark.parametrize("options", [{"query": (-1, 0)}, {"query": (1, 2, 3)}, {"target": -1}, {"methods": [3]}])
+def test_arguments_of_explain_have_bounds(options):
+    with pytest.raises(SoftbiasError, match=next(iter(options))):
+        softbias.explain("deit_nano", "absent.png", **options)

@@ -204,3 +204,11 @@ def test_predictions_of_another_form_are_refused_by_the_name_of_the_column(tmp_p
     np.savez(tmp_path / "predictions.npz", **columns | changed)
     with pytest.raises(SoftbiasError, match=f"predictions.npz: {name} must be"):
         Predictions.read(tmp_path / "predictions.npz")
+
+
+@pytest.mark.parametrize("out", [None, "mine/here"])
+def test_a_wrong_option_of_the_model_leaves_nothing_behind(tmp_path, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SoftbiasError, match="depth"):
+        softbias.fit("fashion", "deit_nano", model_options={"depth": "nan"}, device="cpu", epochs=1, out=out)
+    assert not list(tmp_path.iterdir())

@@ -350,3 +350,11 @@ def test_some_rows_and_columns_of_a_study_can_be_asked_for_by_name(monkeypatch, 
     assert "there is no arm 'ARViT-L7'" in capsys.readouterr().err
     assert main(["reproduce", "arvit-table1", "--data", ","]) == 2
     assert "name at least one set of the study" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b'[{"title": 1}]', b"\xff"])
+def test_a_damaged_list_of_measurements_costs_its_part_of_the_report(tmp_path, content):
+    (tmp_path / "extra").mkdir()
+    (tmp_path / "extra" / "extra.json").write_bytes(content)
+    (part,) = measured_after(tmp_path)
+    assert "extra.json" in part["about"] and part["pictures"] == part["tables"] == []

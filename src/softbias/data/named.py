@@ -19,7 +19,7 @@ from softbias import environment
 from softbias.data import fashion
 from softbias.data.cache import Progress
 from softbias.data.dataset import Dataset
-from softbias.data.listing import list_folder, make_listing
+from softbias.data.listing import list_folder, make_listing, refuse_unlearned_classes
 from softbias.data.obtain import (
     VAL_IS_TEST,
     cifar_batches,
@@ -28,7 +28,6 @@ from softbias.data.obtain import (
     flower_files,
     missing,
     reachable,
-    require_same_classes,
     with_torchvision,
 )
 from softbias.data.packs import ARRAY_FILES, PACKED, DatasetRequest, array_folder, npz_pack, resized_set, sheets
@@ -196,7 +195,7 @@ def tiny_imagenet(request: DatasetRequest) -> Dataset:
     files = [root / "val" / "images" / row[0] for row in rows]
     classes = [train.class_names[label] for label in train.labels] + [row[1] for row in rows]
     split = ["train"] * len(train) + ["test"] * len(rows)
-    require_same_classes(root, classes, split)
+    refuse_unlearned_classes(root, classes, split)
     return decoded(request, make_listing(root, [*train.files, *files], classes, split, train.notes), 64, VAL_IS_TEST)
 
 

@@ -17,8 +17,7 @@ import numpy as np
 
 from softbias.data.cache import decode_all, may_write
 from softbias.data.dataset import Dataset
-from softbias.data.folders import natural
-from softbias.data.listing import Listing, list_folder, make_listing, some
+from softbias.data.listing import Listing, list_folder, make_listing, refuse_unlearned_classes, some
 from softbias.data.packs import DatasetRequest, resized_set
 from softbias.data.splits import splits_of
 from softbias.environment import is_on, why_unreachable
@@ -100,27 +99,8 @@ def joined(root: Path, lists: Mapping[str, Listing]) -> Listing:
     files = [file for listing in lists.values() for file in listing.files]
     classes = [listing.class_names[label] for listing in lists.values() for label in listing.labels]
     split = [name for name, listing in lists.items() for _ in listing.files]
-    require_same_classes(root, classes, split)
+    refuse_unlearned_classes(root, classes, split)
     return make_listing(root, files, classes, split, [note for listing in lists.values() for note in listing.notes])
-
-
-def require_same_classes(source: Path, classes: Sequence[str], split: Sequence[str]) -> None:
-    """Refuse a copy of a named set whose splits have not all of the same classes, and say which."""
-    have: dict[str, set[str]] = {}
-    for label, name in zip(classes, split, strict=True):
-        have.setdefault(name, set()).add(label)
-    train = have.get("train", set())
-    for name in ("val", "test"):
-        only, missing = have.get(name, train) - train, train - have.get(name, train)
-        if train and (only or missing):
-            parts = [
-                f"{some(sorted(names, key=natural))} {where}"
-                for names, where in ((only, f"only in {name}"), (missing, f"not in {name}"))
-                if names
-            ]
-            raise SoftbiasError(
-                f"{source}: train and {name} have different classes: {'; '.join(parts)}. This copy is not whole"
-            )
 
 
 def decoded(

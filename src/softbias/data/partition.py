@@ -48,7 +48,8 @@ def complete_splits(
     pool = given.get("train", np.arange(len(labels)))
     notes: list[Note] = []
     if groups is not None:
-        parts = stratified_split(labels[pool], seed=seed, groups=joined([groups[index] for index in pool], pool, numbers))
+        together, notes = joined([groups[index] for index in pool], pool, numbers)
+        parts = stratified_split(labels[pool], seed=seed, groups=together)
     elif numbers is not None:
         parts, notes = split_together(labels[pool], numbers[pool], FRACTIONS, seed)
     else:
@@ -68,12 +69,18 @@ def complete_splits(
     return {split: pool[indices] for split, indices in parts.items()}, [Note("split-made", about), *notes]
 
 
-def joined(groups: Sequence[str], pool: Indices, numbers: Indices | None) -> Sequence[str]:
-    """The groups that a user named, joined where near copies connect them, if enough of them are left for every split."""
+def joined(groups: Sequence[str], pool: Indices, numbers: Indices | None) -> tuple[Sequence[str], list[Note]]:
+    """The groups that a user named, joined where near copies connect them, if enough of them are left for every split.
+
+    A note where too few are left, and near copies may stand on both sides of the split.
+    """
     if numbers is None:
-        return groups
+        return groups, []
     together = [str(number) for number in numbers[pool].tolist()]
-    return together if len(set(together)) >= len(SPLITS) else groups
+    left = len(set(together))
+    if left < len(SPLITS) and left < len(set(groups)):
+        return groups, [Note("copies-not-joined", {"groups": len(set(groups)), "left": left})]
+    return together if left >= len(SPLITS) else groups, []
 
 
 def split_together(

@@ -24,7 +24,7 @@ PURPOSES = {"split": 1, "fraction": 2, "group": 4}
 SPLIT_NOTES = frozenset(
     {
         "split-made", "split-read", "split-written", "split-lacks-classes", "val-serves-as-test",
-        "copies-together", "copies-across", "copies-not-sought",
+        "copies-together", "copies-across", "copies-not-sought", "copies-not-joined",
     }
 )  # fmt: skip
 """Kinds of notes about the splits of a set; they mean nothing where all of its pictures are taken together."""

@@ -183,6 +183,10 @@ SPLITTING: dict[str, Callable[..., str]] = {  # data/splits
         f"{counted_images(count)} of {held_out} ({share:.1%}) with near copies in {other}, which makes its result too "
         f"good; given splits are not changed: {'; '.join(named)}" + ("; …" if count > len(named) else "")
     ),
+    "copies-not-joined": lambda groups, left: (
+        f"near copies connect the {groups} groups to {left}, too few for train, val and test: your groups are kept whole, and "
+        "near copies of a picture may be on both sides of the split, which makes the result too good"
+    ),
     "copies-not-sought": lambda count, most: (
         f"near copies are not looked for among more than {most:,} pictures ({count:,}): softbias data check finds them, and "
         "--group-by keeps groups together"

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from softbias.bounds import Count, Finite, Probability, Seed, Tiles
 from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError, SoftbiasError
 from softbias.probes.rows import Row, Rows, labeled, share_of
@@ -60,10 +61,10 @@ def rotation(
     model: nn.Module | Classifier,
     data: Source,
     *,
-    n: int = 1000,
-    seed: int = 0,
+    n: Count = 1000,
+    seed: Seed = 0,
     split: str = "test",
-    angles: Sequence[float] = (15, 30, 45, 90, 180, 270),
+    angles: Sequence[Finite] = (15, 30, 45, 90, 180, 270),
 ) -> Rows:
     """Rows per angle in degrees, counter-clockwise, about the center. 1 + len(angles) passes per image."""
     classifier = Classifier.of(model)
@@ -90,10 +91,10 @@ def patch_shuffle(
     model: nn.Module | Classifier,
     data: Source,
     *,
-    n: int = 1000,
-    seed: int = 0,
+    n: Count = 1000,
+    seed: Seed = 0,
     split: str = "test",
-    tiles: Sequence[int] = (2, 4, 8),
+    tiles: Sequence[Tiles] = (2, 4, 8),
 ) -> Rows:
     """The image is cut into tiles × tiles parts, which are put in another order. 1 + len(tiles) passes per image.
 
@@ -135,11 +136,11 @@ def occlusion(
     model: nn.Module | Classifier,
     data: Source,
     *,
-    n: int = 1000,
-    seed: int = 0,
+    n: Count = 1000,
+    seed: Seed = 0,
     split: str = "test",
-    shares: Sequence[float] = (0.25, 0.5, 0.75),
-    tiles: int = 8,
+    shares: Sequence[Probability] = (0.25, 0.5, 0.75),
+    tiles: Tiles = 8,
 ) -> Rows:
     """A share of the tiles, drawn at random, gets the mean color of all images. 1 + len(shares) passes per image."""
     classifier = Classifier.of(model)
@@ -168,7 +169,7 @@ def hidden(images: Tensor, rng: torch.Generator, *, share: float, tiles: int, co
 
 
 @torch.no_grad()
-def texture(model: nn.Module | Classifier, data: Source, *, n: int = 1000, seed: int = 0, split: str = "test") -> Rows:
+def texture(model: nn.Module | Classifier, data: Source, *, n: Count = 1000, seed: Seed = 0, split: str = "test") -> Rows:
     """Each image takes the style of one of another class. Rows per kind of swap; three passes per image.
 
     amplitude    the phase of the Fourier transform is the image's own, its amplitude the other's: the shape is kept (it is

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
+from softbias.bounds import Count, Seed
 from softbias.classifier import Classifier
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.pages.static import heading, hue, panels, save
@@ -55,11 +56,11 @@ def faithfulness(
     model: nn.Module | Classifier,
     data: Source,
     *,
-    n: int = 200,
-    seed: int = 0,
+    n: Count = 200,
+    seed: Seed = 0,
     split: str = "test",
     methods: Sequence[str] | None = None,
-    steps: int = STEPS,
+    steps: Count = STEPS,
 ) -> Rows:
     """Rows per method: `deletion` and `insertion` (areas), their differences to random, and both curves point by point.
 
@@ -176,7 +177,7 @@ UNITS = {"effective_patches": "patches", "agreement": "rank correlation with gra
 
 
 def rollout_agreement(
-    model: nn.Module | Classifier, data: Source, *, n: int = 1000, seed: int = 0, split: str = "test"
+    model: nn.Module | Classifier, data: Source, *, n: Count = 1000, seed: Seed = 0, split: str = "test"
 ) -> Rows:
     """Rows per way to roll out: effective patches, and agreement with the gradient-weighted one. 1 pass and 1 back."""
     classifier = Classifier.of(model)

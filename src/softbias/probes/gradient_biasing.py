@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from softbias.attention import Attention
+from softbias.bounds import Count, Scale, Seed
 from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError
 from softbias.grid import Grid
@@ -46,10 +47,10 @@ def gradient_biasing(
     model: nn.Module | Classifier,
     data: Source,
     *,
-    n: int = 200,
-    seed: int = 0,
+    n: Count = 200,
+    seed: Seed = 0,
     split: str = "test",
-    near: float = 1.5,
+    near: Scale = 1.5,
 ) -> Rows:
     """Rows per layer and distance, averaged over heads. One pass forward and one back per image."""
     classifier = Classifier.of(model)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from softbias.attention.positional import Positional
+from softbias.bounds import Count, Seed
 from softbias.classifier import Classifier
 from softbias.grid import Grid
 from softbias.kernels.rolling import kernel_map
@@ -29,7 +30,9 @@ FROM_FORMULA = "computed from a formula"
 
 
 @torch.no_grad()
-def illustrations(model: nn.Module | Classifier, data: Source, *, seed: int = 0, split: str = "test", heads: int = 4) -> Rows:
+def illustrations(
+    model: nn.Module | Classifier, data: Source, *, seed: Seed = 0, split: str = "test", heads: Count = 4
+) -> Rows:
     """Maps of one query patch: untrained full attention beside positional attention at several α, and mask targets.
 
     The model determines the grid alone; `full` is the first layer of a fresh ViT on one image, `positional` has content=False.

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from softbias.bounds import Count, Seed
 from softbias.classifier import Classifier
 from softbias.grid import Grid
 from softbias.models.inspect import Site, attention_sites, choose_layers, inspect
@@ -36,7 +37,7 @@ PLAIN, ABSOLUTE = "A, rows normalized", "|A|, rows normalized"
 
 @torch.no_grad()
 def locality(
-    model: nn.Module | Classifier, data: Source, *, n: int = 1000, seed: int = 0, split: str = "test", original: bool = False
+    model: nn.Module | Classifier, data: Source, *, n: Count = 1000, seed: Seed = 0, split: str = "test", original: bool = False
 ) -> Rows:
     """Rows per layer and head, and per layer over all heads (head None). One pass per image."""
     classifier = Classifier.of(model)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from softbias._version import __version__
+from softbias.bounds import Count, Seed
 from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError
 from softbias.files import write_text
@@ -102,9 +103,9 @@ def profile(
     model: nn.Module | Classifier,
     data: Source,
     *,
-    n: int = 1000,
-    scenes: int = 5000,
-    seed: int = 0,
+    n: Count = 1000,
+    scenes: Count = 5000,
+    seed: Seed = 0,
     split: str = "test",
     backgrounds: scene_probes.BackgroundSource = None,
 ) -> Rows:

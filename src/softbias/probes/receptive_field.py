@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
+from softbias.bounds import Count, Seed
 from softbias.classifier import Classifier
 from softbias.grid import Grid
 from softbias.models.inspect import unwrap
@@ -43,7 +44,7 @@ OF_THE_MEAN = "one field, the mean over all images"
 
 
 def receptive_field(
-    model: nn.Module | Classifier, data: Source, *, n: int = 100, seed: int = 0, split: str = "test", layers: bool = True
+    model: nn.Module | Classifier, data: Source, *, n: Count = 100, seed: Seed = 0, split: str = "test", layers: bool = True
 ) -> Rows:
     """Rows per layer. One pass forward and one back per image and layer."""
     classifier = Classifier.of(model)

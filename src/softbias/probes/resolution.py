@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from softbias.attention import NoAttentionMapError
+from softbias.bounds import Count, Scale, Seed
 from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError, SoftbiasError
 from softbias.models.convert import resize
@@ -39,10 +40,10 @@ def resolution(
     model: nn.Module | Classifier,
     data: Source,
     *,
-    n: int = 1000,
-    seed: int = 0,
+    n: Count = 1000,
+    seed: Seed = 0,
     split: str = "test",
-    scales: Sequence[float] = SCALES,
+    scales: Sequence[Scale] = SCALES,
 ) -> Rows:
     """Rows per scale and entry. 1 + len(scales below 1) passes per image at its own size, and one at each scale."""
     classifier = Classifier.of(model)

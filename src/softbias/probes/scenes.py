@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from softbias.bounds import Count, Scale, Seed, Side
 from softbias.classifier import Classifier
 from softbias.data.scenes import PARTS, Backgrounds, Scenes, combined, load_backgrounds, on_background
 from softbias.errors import unknown_name
@@ -54,8 +55,8 @@ def combined_probe(
     model: nn.Module | Classifier,
     data: Source,
     *,
-    n: int = 5000,
-    seed: int = 0,
+    n: Count = 5000,
+    seed: Seed = 0,
     split: str = "test",
     entries: Sequence[str] = ENTRIES,
 ) -> Rows:
@@ -99,14 +100,14 @@ def background_probe(
     model: nn.Module | Classifier,
     data: Source,
     *,
-    n: int = 5000,
-    seed: int = 0,
+    n: Count = 5000,
+    seed: Seed = 0,
     split: str = "test",
     entries: Sequence[str] = ENTRIES,
     backgrounds: BackgroundSource = None,
-    scales: Sequence[float] = (1.0,),
+    scales: Sequence[Scale] = (1.0,),
     positions: Sequence[str] = ("random",),
-    size: int | None = None,
+    size: Side | None = None,
 ) -> Rows:
     """Accuracy on images on backgrounds, for every scale × position × entry. Two passes per scene, one 16 × as large."""
     classifier, images = Classifier.of(model), sample(data, Classifier.of(model), n=EVERYTHING, seed=seed, split=split)

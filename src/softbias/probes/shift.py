@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from softbias.bounds import Count, Index, Seed
 from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError, unknown_name
 from softbias.probes.features import feature_map
@@ -38,10 +39,10 @@ def shift(
     model: nn.Module | Classifier,
     data: Source,
     *,
-    n: int = 1000,
-    seed: int = 0,
+    n: Count = 1000,
+    seed: Seed = 0,
     split: str = "test",
-    distances: Sequence[int] = (1, 2, 4, 8),
+    distances: Sequence[Index] = (1, 2, 4, 8),
     fill: str = "roll",
 ) -> Rows:
     """Rows per distance in pixels. 1 + 4 · len(distances) passes per image for predictions, up to 3 more for features."""

@@ -26,7 +26,7 @@ from softbias.data.listing import some
 from softbias.data.sources import DataOptions
 from softbias.data.tables import write_manifest
 from softbias.errors import SoftbiasError
-from softbias.files import remove_stale, require_writable
+from softbias.files import remove_empty, remove_stale, require_writable
 from softbias.models.inspect import unwrap
 from softbias.models.storage import load
 from softbias.notes import Note
@@ -227,6 +227,7 @@ def run_fit(
             return Result(run, run.summary(), load(run.model_folder))
         display.message(f"{run.path} is finished, but {', '.join(lost)} is lost or damaged, and made again")
     fresh = not run.begun
+    absent = [path for path in (run.path, *run.path.parents) if not path.exists()]
     if main:
         run.open(spec, resume=resume)
     accelerator.wait_for_everyone()
@@ -271,6 +272,8 @@ def run_fit(
     except SoftbiasError:  # settings that cannot be trained do not occupy the folder
         if fresh and main and not run.metrics_path.exists() and not run.checkpoint_folder.exists():
             run.config_path.unlink(missing_ok=True)
+            run.close()
+            remove_empty(absent, but=".lock")
         raise
     except StoppedError as stop:
         stop.path = run.path

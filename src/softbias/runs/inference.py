@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softbias.bounds import BatchSize, Probability, ShortText
+from softbias.bounds import AnyPath, BatchSize, Index, Probability, ShortText
 from softbias.classifier import LOW_CONFIDENCE, Classifier, Picture, Prediction
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
@@ -77,14 +77,15 @@ def find_image_files(sources: Iterable[str | Path]) -> list[Path]:
     return found
 
 
+@checked_arguments
 def explain(
     source: Source,
     image: Picture,
     *,
-    query: tuple[int, int] | None = None,
-    target: int | str | None = None,
-    methods: Sequence[str] | None = None,
-    device: str = "cpu",
+    query: tuple[Index, Index] | None = None,
+    target: Index | ShortText | None = None,
+    methods: Sequence[ShortText] | None = None,
+    device: ShortText = "cpu",
 ) -> Explanation:
     """Explain one picture.
 
@@ -134,14 +135,15 @@ class Evaluation:
         return render("result.html.jinja", title=self.title, scores=self.rows, verdict=None, notes=notes, run=None)
 
 
+@checked_arguments
 def evaluate(
     source: Source,
-    data: str | Path | Dataset | None = None,
+    data: AnyPath | Dataset | None = None,
     *,
-    split: str | None = None,
-    data_dir: str | Path | None = None,
+    split: ShortText | None = None,
+    data_dir: AnyPath | None = None,
     skip_broken: bool = False,
-    device: str = "auto",
+    device: ShortText = "auto",
 ) -> Evaluation:
     """Score a run's model on its own test images, or any model on other images of the same classes.
 

@@ -33,7 +33,7 @@ from softbias.probes.rows import Rows, print_table, write_rows
 from softbias.probes.scenes import draw_examples
 from softbias.runs.opening import Source, is_built, unique
 from softbias.runs.probe_targets import DatasetCache, ProbeTarget, open_target, through_training
-from softbias.schema import checked_arguments
+from softbias.schema import bounded_hints, check_options, checked_arguments, has_bounds
 from softbias.terminal import make_console
 
 DEFAULT = "locality,gates,masks"
@@ -153,6 +153,8 @@ def options_for(name: str, probe: Probe, own: Mapping[str, Any], common: Mapping
     for key in own:
         if key not in probe.options:
             raise unknown_name(f"option of the probe {name}", key, probe.options)
+    hints = bounded_hints(probe.function) if own else {}
+    check_options(probe.function, {key: value for key, value in own.items() if has_bounds(hints.get(key))})
     return {key: value for key, value in common.items() if key in probe.options and value is not None} | dict(own)
 
 

@@ -220,8 +220,12 @@ def measured_after(folder: Path | None) -> list[dict[str, Any]]:
     path = (folder or Path()) / EXTRA / MEASUREMENTS
     if folder is None or not path.is_file():
         return []
+    try:
+        rows = from_plain(list[MeasurementRow], read_json(path), str(path))
+    except (OSError, SoftbiasError) as error:  # it costs this part, and not the report
+        return [{"title": "Measurements on the runs", "about": f"They cannot be shown: {error}", "pictures": [], "tables": []}]
     made = []
-    for row in from_plain(list[MeasurementRow], read_json(path), str(path)):
+    for row in rows:
         figures, tables = ([folder / name for name in row[kind] if (folder / name).is_file()] for kind in ("figures", "tables"))
         made.append(
             {
