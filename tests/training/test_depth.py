@@ -114,3 +114,10 @@ def test_a_regularizer_of_a_frozen_layer_is_refused_unless_it_is_only_logged(tra
         train(recipe="finetune", frozen_blocks=2, regularize=("distance:layer=1,weight=0.1",))
     train(recipe="finetune", frozen_blocks=2, regularize=("distance:layer=1,weight=0",), out="logged")
     train(recipe="finetune", frozen_blocks=2, regularize=("distance:layer=2,weight=0.1",), out="later")
+
+
+def test_steps_of_a_cuda_graph_have_a_learning_rate_of_their_own_for_every_factor():
+    groups = build_optimizer(ours(), Recipe(layer_decay=0.5, lr=1.0), graph=True).param_groups
+    rates = {group["lr_factor"]: group["lr"] for group in groups}
+    assert all(isinstance(rate, torch.Tensor) and rate.item() == factor for factor, rate in rates.items())
+    assert len(rates) > 2 and len({id(group["lr"]) for group in groups}) == len(groups)
