@@ -68,3 +68,9 @@ def test_a_run_whose_time_was_over_before_an_epoch_has_its_last_weights_and_says
     summary = train(minutes=0.001, **{**NOISY, "batch_size": 4}).summary
     assert summary["best_epoch"] is None and summary["selected"] == "last"
     assert summary["notes"][-1]["kind"] == "last-instead-of-best"
+
+
+@pytest.mark.parametrize(("val_fraction", "select", "validated"), [(0.1, "last", 5), (0.4, "last", 1), (0.4, "best", 5)])
+def test_on_a_cpu_a_large_validation_split_that_chooses_nothing_is_evaluated_less_often(train, val_fraction, select, validated):
+    rows = train(epochs=5, val_fraction=val_fraction, select=select, baseline=False).run.metrics()
+    assert len([row for row in rows if "val_accuracy" in row]) == validated and "val_accuracy" in rows[-1]

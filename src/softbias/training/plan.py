@@ -33,6 +33,7 @@ from softbias.training.step import CudaGraphStep, PlainStep, step_names, support
 COMPILE_SECONDS = 50.0  # for compiling a model the first time
 SAVED_PER_TOKEN = 0.27e-6  # seconds that compiling saves, measured on an H200: see results/training.md
 Seconds = Annotated[float, Within(0, 1e9)]
+EVALUATED = 0.1  # of the images of an epoch, as many may be evaluated on a CPU where they only inform
 AREA_PER_TOKEN = 256  # pixels, for a model without tokens: patches of 16
 
 
@@ -177,12 +178,20 @@ def prepare(plan: TrainingPlan, display: Display, minutes: float | None = None) 
     epochs = math.ceil(state.total_steps / batches.steps_per_epoch)
     return Prepared(
         plan, state, regularized, take_step, epochs,
-        evaluate_every=max(1, round(epochs / plan.settings.evaluations)),
+        evaluate_every=max(1, round(epochs / plan.settings.evaluations), epochs_between_evaluations(plan)),
         warmup_steps=min(batches.warmup_steps, state.total_steps // 10),
         skips=graph or accelerator.scaler is not None,
         stochastic=any(getattr(module, "p", 0) or getattr(module, "drop_prob", 0) for module in plan.model.modules()),
         minutes=minutes,
     )  # fmt: skip
+
+
+def epochs_between_evaluations(plan: TrainingPlan) -> int:
+    """More than one on a CPU, if nothing is chosen by validation and its images would take a large share of the time."""
+    chooses = plan.recipe.select == "best" or plan.recipe.patience is not None
+    if plan.validation is None or chooses or plan.accelerator.device.type != "cpu":
+        return 1
+    return round(len(plan.validation) / (EVALUATED * len(plan.batches.images)))
 
 
 def should_compile(model: nn.Module, recipe: Recipe, device: torch.device, images: int, img_size: tuple[int, int]) -> bool:
