@@ -63,7 +63,8 @@ def finetuning_cost(
 ) -> str:
     blocks = f"the last {trained} of {frozen + trained} blocks" if frozen else "all weights"
     time = "" if minutes is None else f"about {minutes:g} minutes (--minutes changes that), "
-    return f"fine-tuning {blocks} at {img_size} pixels in {precision}: {time}about {memory / 1e9:.1f} GB of memory"
+    how = "" if precision == "auto" else f" in {precision}"
+    return f"fine-tuning {blocks} at {img_size} pixels{how}: {time}about {memory / 1e9:.1f} GB of memory"
 
 
 def last_instead_of_best(best_epoch: int | None, step: int) -> str:

@@ -42,7 +42,7 @@ class Recipe(Checked):
     val_fraction       share of the training images that choose the best epoch, where the set has no validation split
     select             the model is that of the "best" epoch on validation, or of the "last"
     patience           epochs without a better one before training stops; None: never
-    precision          "auto": bf16 on a GPU that has it, otherwise fp32
+    precision          "auto": bf16 on a GPU that has it, otherwise fp32; fine-tuning chooses bf16 for CPUs that have it
     compile            "auto": on a GPU, where a run is long enough (see `training.plan.should_compile`)
     regularize         losses on attention maps, such as "distance:layer=2,weight=0.01" (see `softbias.regularizers`)
     """
