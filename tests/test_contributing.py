@@ -61,34 +61,29 @@ def run(folder: Path, path: Path, *command: str) -> str:
     return done.stdout
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory) -> Path:
     """This project with the examples added, as a contributor would."""
+    folder = tmp_path_factory.mktemp("checkout")
     for name in ("src", "tests"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=NO_CACHES)
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+        shutil.copytree(ROOT / name, folder / name, ignore=NO_CACHES)
+    shutil.copy(ROOT / "pyproject.toml", folder)
     for path in ADDED:
-        write(tmp_path / path, block(path))
+        write(folder / path, block(path))
     for registry in (REGISTRY, PROBES):
-        file = tmp_path / registry
+        file = folder / registry
         write(file, patched(file.read_text(encoding="utf-8"), block(registry)))
-    return tmp_path
+    return folder
 
 
-def test_the_attention_passes_its_test_and_the_contract_that_runs_by_itself(checkout):
-    printed = run(checkout, checkout / "src", "pytest", "-v", "-p", "no:cacheprovider", "tests/attention", "-k", "fading")
-    passed = re.findall(r"tests/attention/(\w+)\.py::(\S+) PASSED", printed)
-    own = {name for file, name in passed if file == "test_fading"}
-    assert own == set(re.findall(r"def (test_\w+)", block(TEST)))
-    assert [name for file, name in passed if file == "test_contract"], f"no contract was run on it:\n{printed}"
-
-
-def test_the_probe_passes_its_test_and_the_contract_that_runs_by_itself(checkout):
-    printed = run(checkout, checkout / "src", "pytest", "-v", "-p", "no:cacheprovider", "tests/probes", "-k", "inverted")
-    passed = re.findall(r"tests/probes/(\w+)\.py::(\S+) PASSED", printed)
-    own = {name for file, name in passed if file == "test_inverted"}
-    assert own == set(re.findall(r"def (test_\w+)", block(TEST_PROBE)))
-    assert [name for file, name in passed if file == "test_contract"], f"no contract was run on it:\n{printed}"
+def test_the_examples_pass_their_tests_and_the_contracts_that_run_by_themselves(checkout):
+    files = [TEST, TEST_PROBE, "tests/attention/test_contract.py", "tests/probes/test_contract.py"]
+    printed = run(checkout, checkout / "src", "pytest", "-v", "-p", "no:cacheprovider", *files, "-k", "fading or inverted")
+    passed = re.findall(r"(tests/\w+/\w+\.py)::(\S+) PASSED", printed)
+    for path in (TEST, TEST_PROBE):
+        assert {name for file, name in passed if file == path} == set(re.findall(r"def (test_\w+)", block(path)))
+    for path in files[2:]:
+        assert [name for file, name in passed if file == path], f"no contract was run on it:\n{printed}"
 
 
 def test_the_examples_pass_the_linter(checkout):
