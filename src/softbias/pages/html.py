@@ -119,7 +119,7 @@ def csv_uri(table: Any) -> str:
 
 def frame_csv(table: Any) -> str:
     """A pandas table as CSV, in which no text is a formula (see `files.csv_cell`)."""
-    safe = table.map(lambda value: csv_cell(value) if isinstance(value, str) else value)
+    safe = table.map(lambda value: csv_cell(escaped(value)) if isinstance(value, str) else value)
     text: str = safe.rename(columns=csv_cell).to_csv(index=False)
     return text
 

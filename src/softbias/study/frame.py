@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softbias.errors import SoftbiasError
+from softbias.files import escaped
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec, default_settings, non_default
 from softbias.study.plan import read_plan
@@ -26,6 +27,7 @@ COLUMNS = (
     "top5", "balanced_accuracy", "macro_f1", "baseline_accuracy", "parameters", "macs", "steps", "epochs", "images_per_second",
     "seconds", "peak_memory", "hardware", "finished",
 )  # fmt: skip
+NAMES = ("id", "arm", "model", "data", "hardware")  # shown, and escaped where a path is no UTF-8: pandas takes no such text
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,9 @@ def read_runs(folders: str | Path | Iterable[str | Path]) -> tuple[pandas.DataFr
             rows.setdefault(row["id"], row)
     for id, name in derived_arms(loose).items():
         rows[id]["arm"] = rows[id].get("arm") or name
-    frame = pandas.DataFrame(list(rows.values()), columns=list(COLUMNS))
+    printable = [{**row, **{name: escaped(row[name]) for name in NAMES if row.get(name) is not None}} for row in rows.values()]
+    frame = pandas.DataFrame(printable, columns=[name for name in COLUMNS if name != "run"])
+    frame.insert(COLUMNS.index("run"), "run", pandas.Series([row["run"] for row in printable], dtype=object))
     frame["rank"] = [order.get(arm, len(order)) for arm in frame["arm"]]
     frame = frame.sort_values(["data", "rank", "arm", "train_fraction", "seed"], ignore_index=True).drop(columns="rank")
     return frame, tuple(damaged)

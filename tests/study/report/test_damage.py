@@ -1,6 +1,7 @@
 """Reports of runs that are damaged, and of names that try to break a page: one row suffers, and never the page."""
 
 import json
+import os
 import shutil
 from html import unescape
 
@@ -131,3 +132,16 @@ def test_names_of_models_sets_classes_and_files_break_no_page(browser, tmp_path,
 def test_unseen_characters_are_replaced_by_a_sign_in_every_page(tmp_path, quick_charts):
     folder = make_study(tmp_path, ("deit_nano",), (1.0,), seeds=1, study={"title": "a\u202eb"})
     assert "<h1>a\ufffdb</h1>" in html_of(write_report(folder))
+
+
+def test_names_that_are_no_utf8_stand_escaped_in_a_study(tmp_path, quick_charts):
+    name = os.fsdecode(b"caf\xe9")
+    for number in (0, 1):
+        made = make_run(tmp_path / os.fsdecode(b"run\xe9"), "deit_nano", 1.0, number, data=name, names=(name, *CLASSES[1:]))
+        config = Run(made).config_path
+        config.write_text(config.read_text().replace("model: deit_nano", f"model: {json.dumps(name)}"))
+        summary = json.loads((made / "summary.json").read_text())
+        (made / "summary.json").write_text(json.dumps(summary | {"model": name}))
+    runs = sorted((tmp_path / os.fsdecode(b"run\xe9")).iterdir())
+    content = html_of(write_report(runs, tmp_path / "out"))
+    assert "caf\\xe9" in content

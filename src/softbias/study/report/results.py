@@ -15,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from softbias.errors import SoftbiasError
+from softbias.files import escaped
 from softbias.pages.charts import Cell, Chart, Table, line
 from softbias.pages.format import plus_minus, points, share
 from softbias.runs.predictions import Predictions
@@ -97,7 +98,8 @@ def epochs_of(run: str) -> pd.DataFrame:
 
 def classes_of(run: str) -> pd.DataFrame:
     """Name, n, recall, precision and f1 of every class of a run."""
-    return pd.DataFrame((Run(run).summary().get("test") or {}).get("classes", []))
+    rows = (Run(run).summary().get("test") or {}).get("classes", [])
+    return pd.DataFrame([{**row, "name": escaped(row["name"])} for row in rows])
 
 
 def tested_of(run: str) -> Predictions | None:
