@@ -128,7 +128,8 @@ def options_of(function: Any) -> dict[str, Any]:
     return {name: hints[name] for name in named}
 
 
-OPTIONS = [*ATTENTION.values(), *REGULARIZERS.values(), *{preset.family for preset in PRESETS.values()}]
+FAMILIES = dict.fromkeys(preset.family for preset in PRESETS.values())  # in order: workers must collect the same tests
+OPTIONS = [*ATTENTION.values(), *REGULARIZERS.values(), *FAMILIES]
 
 
 @pytest.mark.parametrize("function", OPTIONS, ids=lambda each: each.__name__)

@@ -9,7 +9,7 @@ from softbias import create_model, export, list_models
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-FAST = ["convit_nano", "window_nano"]
+FAST = ["convit_nano"]
 
 
 @pytest.mark.parametrize(

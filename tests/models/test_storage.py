@@ -211,7 +211,7 @@ def test_a_broken_hugging_face_folder_is_named(tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("room", [1000, 10_000])
+@pytest.mark.parametrize("room", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_a_full_disk_is_one_line_and_leaves_the_earlier_model(tmp_path, room):
     save(create_model("deit_nano"), tmp_path / "model", card="the earlier one")
     before = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}

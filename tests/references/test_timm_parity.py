@@ -10,7 +10,7 @@ from softbias.errors import SoftbiasError
 PAIRS = [
     ("deit_tiny", "deit_tiny_patch16_224"),
     ("convit_tiny", "convit_tiny"),
-    ("convit_small", "convit_small"),
+    pytest.param("convit_small", "convit_small", marks=pytest.mark.slow),
     pytest.param("convit_base", "convit_base", marks=pytest.mark.slow),
 ]
 
