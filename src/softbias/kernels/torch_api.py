@@ -51,7 +51,10 @@ def custom_operator(name: str, run: Callable[..., Any], like: Callable[..., Any]
 
 
 def cpu_has_bf16() -> bool:
-    """Whether the CPU multiplies matrices in bf16 by instructions of its own (AVX-512 BF16, AMX). Emulated, it is slow."""
+    """Whether the CPU multiplies matrices in bf16 by instructions of its own (AVX-512 BF16, AMX). Emulated, it is slow.
+
+    Checked with torch 2.15 alone.
+    """
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
