@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -70,6 +71,13 @@ def test_the_claim_of_a_killed_process_is_taken_over(tmp_path):
     store = Store(tmp_path)
     assert (store.claims / "a").is_file() and store.owner("a") is None
     assert store.claim("a") is not None and store.claim("a") is None
+
+
+def test_a_claim_that_is_released_meanwhile_is_not_stale_so_that_the_next_one_stays(tmp_path):
+    store, other = Store(tmp_path), os.getppid()
+    store.claims.mkdir(parents=True)
+    read = {"host": socket.gethostname(), "pid": other, "started": store_module.started(other), "token": "x"}
+    assert not store.is_stale(store.claims / "a", read)
 
 
 def test_the_claim_of_another_machine_ends_when_its_heartbeat_is_silent(tmp_path):

@@ -110,8 +110,8 @@ class Store:
                 return True
         try:
             return self.now() - file.stat().st_mtime > SILENCE
-        except FileNotFoundError:
-            return True
+        except FileNotFoundError:  # it was released just now; what has its name next is the claim of another process
+            return False
 
     def now(self) -> float:
         """The time as the file system has it."""
