@@ -112,7 +112,12 @@ def stop_at_once() -> Iterator[None]:
         raise StopSignal(number)
 
     with on_stop_signal(receive):
-        yield
+        try:
+            yield
+        except Exception as error:
+            if received:  # torch takes any error while it imports numpy for its absence, and what follows breaks
+                raise StopSignal(received[0]) from error
+            raise
 
 
 @contextmanager

@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from softbias.environment import StopSignal
+from softbias.environment import StopSignal, stop_at_once
 from softbias.training.loop import stop_signals
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
@@ -68,6 +69,18 @@ def test_a_signal_during_the_imports_of_a_command(number, early, tmp_path):
     found, err = status(process)
     assert found == 128 + number
     assert early or "Traceback" not in err  # before our first line Python itself answers
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_stop_that_a_library_takes_for_its_own_error_is_still_a_stop(number):
+    def half_import() -> None:
+        with suppress(BaseException):
+            os.kill(os.getpid(), number)
+        raise RuntimeError("half imported")
+
+    with pytest.raises(StopSignal) as stop, stop_at_once():
+        half_import()
+    assert stop.value.signal == number
 
 
 @pytest.mark.parametrize("number", SIGNALS)
