@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from softbias.files import NotAFileError
 from softbias.training import checkpoint
 from softbias.training.loop import cut_back
 
@@ -125,3 +126,10 @@ def test_metrics_end_where_the_checkpoint_is_or_a_line_is_broken(tmp_path, end):
         metrics.write_bytes(b'{"step": 1}\n{"step": 2}\n' + end)
         cut_back(metrics, step)
         assert metrics.read_text() == "".join(f'{{"step": {number}}}\n' for number in range(1, kept + 1))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_metrics_that_are_no_file_are_refused_before_the_first_step(tmp_path, make):
+    make(tmp_path / "metrics.jsonl")
+    with pytest.raises(NotAFileError, match="metrics"):
+        cut_back(tmp_path / "metrics.jsonl", 0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from softbias.environment import StopSignal, on_stop_signal
 from softbias.errors import SoftbiasError
-from softbias.files import sync, write_text
+from softbias.files import require_regular, sync, write_text
 from softbias.regularizers.attach import attached
 from softbias.training import checkpoint
 from softbias.training.acceleration import agreed
@@ -213,5 +214,6 @@ def diverged(loss: float, step: int, lr: float) -> DivergedError:
 
 def cut_back(metrics: Path | None, step: int) -> None:
     """Forget rows that are later than the checkpoint."""
-    if metrics is not None and metrics.is_file():
+    if metrics is not None and os.path.lexists(metrics):
+        require_regular(metrics, metrics.stat().st_mode)  # opening a pipe would wait for a reader
         write_text(metrics, "".join(f"{line}\n" for line in checkpoint.rows_until(metrics, step)))
