@@ -30,6 +30,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
 
 
+@pytest.fixture(scope="session")
+def hugging_face_vit():
+    """Makes Hugging Face's ViT for images of 32 px, with one small block unless options say otherwise."""
+    transformers = pytest.importorskip("transformers")
+    small = {"image_size": 32, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+    def make(num_labels: int, **options: int):
+        config = transformers.ViTConfig(**{**small, "intermediate_size": 16, "num_labels": num_labels, **options})
+        return transformers.ViTForImageClassification(config)
+
+    return make
+
+
 @pytest.fixture(scope="module")
 def browser():
     """A real browser, without a screen."""

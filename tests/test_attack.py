@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -10,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from attacks import verdict
 
 import softbias
 
@@ -46,18 +46,7 @@ def test_three_thousand_attacks_break_nothing():
     assert cases(done) > 1000
 
 
-def verdicts():
-    path = ROOT / "scripts" / "attacks" / "verdict.py"
-    spec = importlib.util.spec_from_file_location("verdict", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["verdict"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_judge_recognizes_what_is_wrong():
-    verdict = verdicts()
     answer = verdict.Answer
     wrong = {
         "traceback": answer(None, "", "", KeyError("x")),

@@ -116,21 +116,11 @@ def test_a_timm_model_with_another_attention_is_refused():
         inspect(timm.create_model("eva02_tiny_patch14_224", img_size=28), images(28))
 
 
-def test_hugging_faces_vit_under_its_default_fused_attention(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        image_size=32,
-        patch_size=8,
-        num_labels=3,
-    )
-    model = transformers.ViTForImageClassification(config).eval()
+def test_hugging_faces_vit_under_its_default_fused_attention(tmp_path, hugging_face_vit):
+    model = hugging_face_vit(3, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64).eval()
     assert model.config._attn_implementation == "sdpa"
     seen = inspect(model, images())
-    eager = transformers.ViTForImageClassification._from_config(config, attn_implementation="eager").eval()
+    eager = type(model)._from_config(model.config, attn_implementation="eager").eval()
     eager.load_state_dict(model.state_dict())
     reference = eager(images(), output_attentions=True)
     torch.testing.assert_close(seen.logits, reference.logits, atol=1e-5, rtol=1e-5)

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from softbias.errors import SoftbiasError, in_one_line
+from softbias.files import open_regular
 
 MOST_BYTES = 10_000_000
 MOST_VALUES = 1_000_000  # in a file, with its aliases unfolded
@@ -46,11 +47,11 @@ for each in (Loader, Dumper):
 def read_yaml(path: Path, what: str) -> Any:
     """The content of a YAML file; the error about one that cannot be read begins with `what`, such as "the study"."""
     try:
-        if path.exists() and not path.is_file():
-            raise SoftbiasError(f"{what} {path} is not an ordinary file")
-        if path.stat().st_size > MOST_BYTES:
+        with open_regular(path) as stream:
+            content = stream.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
             raise SoftbiasError(f"{what} {path} is larger than {MOST_BYTES:,} bytes, which no file of settings is")
-        return parse_yaml(path.read_text(encoding="utf-8"))
+        return parse_yaml(content.decode("utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise SoftbiasError(f"{what} {path} cannot be read: {in_one_line(error)}") from error
     except (ValueError, RecursionError) as error:

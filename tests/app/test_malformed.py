@@ -6,6 +6,7 @@ import socket
 from urllib.parse import quote
 
 import pytest
+from attacks.requests import VALUES
 
 
 @pytest.mark.parametrize(
@@ -49,30 +50,7 @@ def test_the_server_survives_six_hundred_malformed_requests_without_a_5xx(served
         "/report/",
     ]
     names = ["model", "picture", "checkpoint", "query", "target", "x", "", "model[]", "model%00"]
-    values = [
-        "0",
-        "1",
-        "-1",
-        "99",
-        "d0",
-        "u0",
-        "d",
-        "9" * 40,
-        "1e9",
-        "NaN",
-        "null",
-        "",
-        "%00",
-        "%ff",
-        "../../x",
-        "token",
-        "0.5",
-        "%d9%a3",
-        "d0%0a",
-        "[]",
-        "{}",
-        "a" * 3000,
-    ]
+    values = [value for value in VALUES if " " not in value]  # which the client itself refuses to send
     bodies = [
         b"",
         b"{}",

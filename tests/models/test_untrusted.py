@@ -135,19 +135,9 @@ def test_a_linked_folder_is_as_good_as_the_folder(timm_folder, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def vit(tmp_path_factory):
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        image_size=32,
-        patch_size=8,
-        num_labels=3,
-    )
+def vit(tmp_path_factory, hugging_face_vit):
     folder = tmp_path_factory.mktemp("hf") / "vit"
-    transformers.ViTForImageClassification(config).save_pretrained(folder)
+    hugging_face_vit(3).save_pretrained(folder)
     return folder
 
 

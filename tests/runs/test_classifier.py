@@ -93,19 +93,9 @@ def test_a_run_without_any_checkpoint_is_refused(tmp_path):
         open_classifier(tmp_path)
 
 
-def test_a_hugging_face_folder_says_how_to_normalize(files, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(
-        image_size=32,
-        patch_size=8,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        num_labels=2,
-    )
+def test_a_hugging_face_folder_says_how_to_normalize(files, tmp_path, hugging_face_vit):
     folder = tmp_path / "hf"
-    transformers.ViTForImageClassification(config).save_pretrained(folder)
+    hugging_face_vit(2).save_pretrained(folder)
     with pytest.raises(ValueError, match="does not say how its pictures are normalized"):
         Classifier.load(folder)
     (folder / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}')

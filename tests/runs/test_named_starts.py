@@ -46,18 +46,8 @@ def timm_folder(tmp_path) -> Path:
 
 
 @pytest.fixture
-def hugging_face_folder(tmp_path) -> Path:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=64,
-        image_size=32,
-        patch_size=8,
-        num_labels=5,
-    )
-    transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+def hugging_face_folder(tmp_path, hugging_face_vit) -> Path:
+    hugging_face_vit(5, hidden_size=32, intermediate_size=64).save_pretrained(tmp_path / "vit")
     about = {"image_mean": CFG["mean"], "image_std": CFG["std"]}
     (tmp_path / "vit" / "preprocessor_config.json").write_text(json.dumps(about))
     (tmp_path / "vit" / "README.md").write_text("---\nlicense: bsd-3-clause\n---\n# A model\n")
