@@ -18,7 +18,7 @@ from softbias.notes import Note
 
 MOST = 50_000  # pictures among which near copies are looked for; that takes seconds
 HELD_OUT = (("val", "train"), ("test", "train"), ("test", "val"))
-NAMED = 5  # pairs that a note names
+NAMED = 2  # pairs that a note names
 Numbers = NDArray[np.int64]
 Pair = tuple[int, int]
 

@@ -38,6 +38,8 @@ def recipe_chosen(
 ) -> str:
     if why == "paper":
         return f"recipe {recipe}, as in its paper"
+    if why == "limit":
+        return f"recipe {recipe} with at most {epochs_in_words(epochs)}"
     text = f"recipe {recipe} with {epochs_in_words(epochs)}"
     if why == "time":
         changed = f", with lr {lr:g} and whole pictures instead of crops" if lr is not None else ""

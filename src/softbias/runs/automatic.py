@@ -84,6 +84,7 @@ def choose(
     if pretrained is not None and not find_objective(objective).pretext:
         recipe = replace(finetuning.recipe_for(pretrained, device_type, n_train), objective=objective)
         values = {"recipe": finetuning.RECIPE, "epochs": recipe.epochs}
+        values |= {"why": "limit"} if device_type == "cpu" else {}  # time ends it before
         return Choice(pretrained, recipe, finetuning.RECIPE, reasons=(Note("recipe-chosen", values),))
     if device_type == "cpu":
         return on_cpu(n_train, img_size, cores, objective)
