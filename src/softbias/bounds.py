@@ -63,6 +63,18 @@ class Share(Within):
         return f"; for {given:g} % give {given / 100:g}" if isinstance(given, int | float) and 1 < given <= 100 else ""
 
 
+class ShareOfSide(Within):
+    """A part of an image's side, where pixels may have been meant.
+
+    >>> ShareOfSide(0, 1).hint(4)
+    '; it is a share of the side: 4 of 32 pixels are 0.125'
+    """
+
+    def hint(self, given: Any) -> str:
+        likely = isinstance(given, int | float) and 1 < given <= 32
+        return f"; it is a share of the side: {given:g} of 32 pixels are {given / 32:g}" if likely else ""
+
+
 @dataclass(frozen=True)
 class Text(Bound):
     """Text of a length that a file system, a table or a page can hold, without the character NUL.

@@ -19,9 +19,9 @@ ZERO, ONE = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)  # gives the levels 0 �
 EVERYTHING = Augmentation(
     crop="resized", crop_scale=(0.3, 1.0), fill="mean", flip=0.5, vertical_flip=0.2, rotate_degrees=15, translate=0.1,
     zoom=(0.8, 1.2), shear_degrees=10, randaugment="rand-m9-mstd0.5-inc1", brightness=0.4, contrast=0.4, saturation=0.4,
-    hue=0.1, grayscale=0.1, cutout=6, erasing=0.5, erasing_value="noise",
+    hue=0.1, grayscale=0.1, cutout=0.375, erasing=0.5, erasing_value="noise",
 )  # fmt: skip
-CHEAP = Augmentation(crop="pad", flip=0.5, cutout=4, erasing=0.5)
+CHEAP = Augmentation(crop="pad", flip=0.5, cutout=0.25, erasing=0.5)
 
 
 def random_images(count: int = 8, height: int = 16, width: int = 16) -> Tensor:
@@ -89,11 +89,18 @@ def test_grayscale_takes_the_color_of_as_many_samples_as_asked():
 
 def test_cutout_takes_a_square_that_may_reach_over_the_border():
     images = torch.full((2000, 3, 16, 16), 255, dtype=torch.uint8)
-    gone = levels(images, Augmentation(cutout=6)) == 0
+    gone = levels(images, Augmentation(cutout=0.375)) == 0
     assert torch.equal(gone[:, 0], gone[:, 2])
     areas = gone[:, 0].sum((1, 2))
     assert (areas.max().item(), areas.min().item()) == (36, 9)
     assert gone[:, 0].float().mean(0)[8, 8].item() == pytest.approx(36 / 256, abs=0.03)
+
+
+@pytest.mark.parametrize(("height", "width", "side"), [(28, 28, 7), (32, 32, 8), (96, 64, 16), (224, 224, 56)])
+def test_cutout_covers_the_same_share_at_every_size(height: int, width: int, side: int):
+    gone = levels(torch.full((64, 3, height, width), 255, dtype=torch.uint8), Augmentation(cutout=0.25))[:, 0] == 0
+    rows, columns = gone.any(2).sum(1), gone.any(1).sum(1)
+    assert (rows.max().item(), columns.max().item()) == (side, side)
 
 
 def test_erasing_covers_the_share_that_was_asked_for():
@@ -188,7 +195,7 @@ def test_a_description_names_everything_that_is_on():
         "zoom 0.8–1.2",
         "rand-m9",
         "hue ±0.1",
-        "cutout 6",
+        "cutout 0.375",
         "0.5 (noise)",
     ):
         assert part in line
@@ -202,7 +209,9 @@ def test_a_description_names_everything_that_is_on():
         ({"fill": "black"}, "mean, reflect, zero"),
         ({"flip": 1.5}, "flip must be a number from 0 to 1"),
         ({"crop_scale": (0.5, 0.2)}, "smaller one first"),
-        ({"cutout": -1}, "whole number from 0"),
+        ({"cutout": -0.1}, "cutout must be a number from 0 to 1"),
+        ({"crop_padding": 4}, r"4 of 32 pixels are 0\.125"),
+        ({"cutout": 8}, r"8 of 32 pixels are 0\.25"),
         ({"hue": 0.7}, "from 0 to 0.5"),
         ({"randaugment": "m9"}, "write it as timm does"),
     ],
@@ -220,7 +229,7 @@ def test_impossible_images_are_refused_with_advice():
         (random_images()[:, :2], Augmentation(), {}, r"\(B, H, W, 3\)"),
         (random_images(7), Augmentation(), {}, "7 pictures need as many indices"),
         (random_images(), Augmentation(), {"size": (20, 20)}, "crop='resized'"),
-        (random_images(), Augmentation(crop="pad", crop_padding=16, fill="reflect"), {}, "at most 15 pixels"),
+        (random_images(), Augmentation(crop="pad", crop_padding=1.0, fill="reflect"), {}, "crop_padding=1 is too much"),
     ]:
         with pytest.raises(ValueError, match=message):
             augment(images, index, 0, 0, settings, MEAN, STD, **options)

@@ -60,30 +60,38 @@ def test_what_a_seed_gives_never_changes():
     _, flips = geometry.draw_flips(stream, Augmentation(flip=0.5))
     assert flips.tolist() == [False, True, False, True, False, True]
     flat = torch.arange(6 * 3 * 8 * 8).reshape(6, 3, 8, 8).remainder(251).byte()
-    given = augment(flat, index, 1, 3, Augmentation(crop="pad", flip=0.5, cutout=3), ZERO, ONE)
+    given = augment(flat, index, 1, 3, Augmentation(crop="pad", crop_padding=0.5, flip=0.5, cutout=0.375), ZERO, ONE)
     assert given.sum((1, 2, 3)).tolist() == [9225.0, 7578.0, 13428.0, 8555.0, 14970.0, 9125.0]
 
 
 @pytest.mark.parametrize("fill", ["zero", "mean", "reflect"])
 def test_a_pad_crop_is_a_window_of_the_padded_picture(fill: str):
-    images, settings = random_images(height=12), Augmentation(crop="pad", crop_padding=3, fill=fill, flip=0.5)
+    images, settings = random_images(height=12), Augmentation(crop="pad", crop_padding=0.25, fill=fill, flip=0.5)
     mode = {"mode": "reflect"} if fill == "reflect" else {}
     value = 255 * torch.tensor(MEAN)[:, None, None] if fill == "mean" else torch.zeros(3, 1, 1)
-    padded = pad(images.float() - value, (3, 3, 3, 3), **mode) + value
+    padded = pad(images.float() - value, (4, 4, 3, 3), **mode) + value  # a quarter of 16 columns, and of 12 rows
     given = augment(images, torch.arange(8), 0, 0, settings, MEAN, STD)
     stream = Stream.of(0, 0, torch.arange(8))
     top, left, _, _ = geometry.draw_crops(stream, settings, (12, 16), (12, 16))
     _, flip = geometry.draw_flips(stream, settings)
     for i in range(8):
-        window = padded[i, :, 3 + top[i] : 15 + top[i], 3 + left[i] : 19 + left[i]]
+        window = padded[i, :, 3 + top[i] : 15 + top[i], 4 + left[i] : 20 + left[i]]
         window = window.flip(-1) if flip[i] else window
         torch.testing.assert_close(given[i : i + 1], normalize(window[None], MEAN, STD), rtol=1e-5, atol=1e-5)
     assert len({(int(t), int(x)) for t, x in zip(top, left, strict=True)}) > 4
 
 
+@pytest.mark.parametrize(("height", "width"), [(28, 28), (32, 32), (96, 64), (224, 224)])
+def test_pad_crops_move_by_an_eighth_of_each_side_at_every_size(height: int, width: int):
+    stream, size = Stream.of(0, 0, torch.arange(20_000)), (height, width)
+    top, left, _, _ = geometry.draw_crops(stream, Augmentation(crop="pad"), size, size)
+    down, across = (height + 4) // 8, (width + 4) // 8
+    assert (top.min().item(), top.max().item(), left.min().item(), left.max().item()) == (-down, down, -across, across)
+
+
 def test_pad_crops_reach_every_position():
     stream = Stream.of(0, 0, torch.arange(5000))
-    top, left, _, _ = geometry.draw_crops(stream, Augmentation(crop="pad", crop_padding=2), (8, 8), (8, 8))
+    top, left, _, _ = geometry.draw_crops(stream, Augmentation(crop="pad", crop_padding=0.25), (8, 8), (8, 8))
     assert torch.bincount((top + 2) * 5 + left + 2, minlength=25).min() > 120  # 25 places, 200 each
 
 
@@ -161,7 +169,7 @@ def test_composed_matrices_do_one_after_the_other():
 
 def test_a_picture_is_cropped_then_flipped_then_moved():
     images = random_images(16, 24, 24)
-    copied = {"crop": "pad", "crop_padding": 5, "flip": 1.0}
+    copied = {"crop": "pad", "crop_padding": 5 / 24, "flip": 1.0}
     together = levels(images, Augmentation(**copied, rotate_degrees=40, translate=0.2))
     first = levels(images, Augmentation(**copied))
     moves = geometry.draw_affine(Stream.of(0, 0, torch.arange(16)), Augmentation(rotate_degrees=40, translate=0.2), (24, 24))

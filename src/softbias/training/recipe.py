@@ -153,20 +153,20 @@ RECIPES: dict[str, Recipe] = {
         epochs=240, batch_size=256, lr=5e-4, lr_per=256, weight_decay=0.06, warmup_epochs=10, drop_path=0.1, clip=1.0,
         ema=0.999,
         augmentation=Augmentation(
-            crop="pad", crop_padding=4, fill="reflect", flip=0.5, rotate_degrees=10, translate=0.05, zoom=(0.9, 1.1),
-            brightness=0.3, contrast=0.3, saturation=0.3, cutout=8, cutmix=1.0, mix_probability=0.5,
+            crop="pad", fill="reflect", flip=0.5, rotate_degrees=10, translate=0.05, zoom=(0.9, 1.1),
+            brightness=0.3, contrast=0.3, saturation=0.3, cutout=0.25, cutmix=1.0, mix_probability=0.5,
         ),
     ),
     "soft": Recipe(
         epochs=200, batch_size=512, optimizer="muon", lr=4e-3, weight_decay=0.1, drop_path=0.1, clip=1.0, ema=0.9995,
         augmentation=Augmentation(
-            crop="pad", crop_padding=4, flip=0.5, randaugment="rand-m9-mstd0.5-inc1", erasing=0.25, erasing_value="noise",
+            crop="pad", flip=0.5, randaugment="rand-m9-mstd0.5-inc1", erasing=0.25, erasing_value="noise",
             mixup=0.8, cutmix=1.0,
         ),
     ),
     "quick": Recipe(
         epochs=20, batch_size=64, lr=2e-3, warmup_epochs=1, smoothing=0.0, ema=0.0, clip=1.0, val_fraction=0.0, select="last",
-        augmentation=Augmentation(crop="pad", crop_padding=2, flip=0.5),
+        augmentation=Augmentation(crop="pad", crop_padding=0.0625, flip=0.5),
     ),
     "deit": Recipe(
         epochs=300, batch_size=1024, lr=5e-4, lr_per=512, drop_path=0.1, val_fraction=0.0, select="last",

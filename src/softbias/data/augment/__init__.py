@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from softbias.bounds import LARGEST_SIDE, Probability, Rising, ShortText, Within
+from softbias.bounds import Probability, Rising, ShareOfSide, ShortText, Within
 from softbias.errors import SoftbiasError
 from softbias.schema import Checked
 
@@ -23,7 +23,7 @@ Area = Annotated[float, Within(0, 1, above=True)]
 Factor = Annotated[float, Within(0, 100, above=True)]
 AreaRange = Annotated[tuple[Area, Area], Rising()]
 FactorRange = Annotated[tuple[Factor, Factor], Rising()]
-Margin = Annotated[int, Within(0, LARGEST_SIDE)]
+Margin = Annotated[float, ShareOfSide(0, 1)]
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ class Augmentation(Checked):
     """The operations on a training image; the defaults only normalize it.
 
     >>> Augmentation(crop="pad", flip=0.5, cutmix=1.0).describe()
-    'pad-crop by 4 (zero), flip 0.5, CutMix α=1'
+    'pad-crop by 0.125 of the side (zero), flip 0.5, CutMix α=1'
     """
 
-    crop: Crop = "none"  # "pad": from `crop_padding` more pixels on each side; "resized": torchvision's RandomResizedCrop
-    crop_padding: Margin = 4
+    crop: Crop = "none"  # "pad": from the image with `crop_padding` around it; "resized": torchvision's RandomResizedCrop
+    crop_padding: Margin = 0.125  # at each border, as a share of the side: 4 of 32 pixels
     crop_scale: AreaRange = (0.08, 1.0)  # share of the image's area
     crop_ratio: FactorRange = (3 / 4, 4 / 3)  # width / height
     fill: Fill = "zero"  # beyond the border: black, the normalization's mean, or the image mirrored
@@ -95,7 +95,7 @@ class Augmentation(Checked):
     saturation: Strength = 0.0
     hue: Annotated[float, Within(0, 0.5)] = 0.0  # turn of the color circle, uniform in ±; 0.5 is half of it
     grayscale: Probability = 0.0
-    cutout: Margin = 0  # side of a square set to the mean; its center lies anywhere, so that it may reach over the border
+    cutout: Margin = 0.0  # side of a square set to the mean, as a share of the shorter side; it may reach over the border
     erasing: Probability = 0.0  # of a rectangle
     erasing_scale: AreaRange = (0.02, 1 / 3)  # share of the area
     erasing_ratio: FactorRange = (0.3, 1 / 0.3)  # height / width
@@ -135,7 +135,7 @@ class Augmentation(Checked):
     def describe(self) -> str:
         """One line, in the order of the operations."""
         parts = {
-            f"pad-crop by {self.crop_padding} ({self.fill})": self.crop == "pad",
+            f"pad-crop by {self.crop_padding:g} of the side ({self.fill})": self.crop == "pad",
             f"resized crop of {span(self.crop_scale)} of the area": self.crop == "resized",
             f"flip {self.flip:g}": self.flip,
             f"vertical flip {self.vertical_flip:g}": self.vertical_flip,
@@ -149,7 +149,7 @@ class Augmentation(Checked):
             f"saturation ±{self.saturation:g}": self.saturation,
             f"hue ±{self.hue:g}": self.hue,
             f"grayscale {self.grayscale:g}": self.grayscale,
-            f"cutout {self.cutout} px": self.cutout,
+            f"cutout {self.cutout:g} of the side": self.cutout,
             f"erasing {self.erasing:g} ({self.erasing_value})": self.erasing,
             f"mixup α={self.mixup:g}": self.mixes and self.mixup,
             f"CutMix α={self.cutmix:g}": self.mixes and self.cutmix,

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from softbias.data.augment import Augmentation, color, geometry, randaugment
-from softbias.data.augment.geometry import TRIES, Size, box_mask, draw_rectangles, rotate_quarter
+from softbias.data.augment.geometry import TRIES, Size, box_mask, draw_rectangles, rotate_quarter, share_of_side
 from softbias.data.augment.rng import Draws, Stream, operation_id, to_normal
 from softbias.errors import SoftbiasError
 
@@ -103,9 +103,10 @@ def erase(images: Tensor, stream: Stream, settings: Augmentation) -> Tensor:
     """Cutout, then erasing, as the settings ask, in place.  # (B, 3, H, W) -> (B, 3, H, W)"""
     size = images.shape[-2], images.shape[-1]
     if settings.cutout:
-        top = stream.integers(CUTOUT_ROW, 0, size[0]) - settings.cutout // 2
-        left = stream.integers(CUTOUT_COLUMN, 0, size[1]) - settings.cutout // 2
-        images = images.mul_(~box_mask(top, top + settings.cutout, left, left + settings.cutout, size))
+        side = share_of_side(settings.cutout, min(size))
+        top = stream.integers(CUTOUT_ROW, 0, size[0]) - side // 2
+        left = stream.integers(CUTOUT_COLUMN, 0, size[1]) - side // 2
+        images = images.mul_(~box_mask(top, top + side, left, left + side, size))
     if settings.erasing:
         gone = draw_erasing(stream, settings, size)
         images = images.mul_(~gone) if settings.erasing_value == "zero" else torch.where(gone, noise(stream, size), images)
@@ -149,10 +150,15 @@ def check(images: Tensor, index: Tensor, settings: Augmentation, source: Size) -
         raise SoftbiasError(f"augment takes stored bytes (uint8), but got {images.dtype}; give the images before normalizing")
     if index.shape != images.shape[:1]:
         raise SoftbiasError(f"{len(images)} pictures need as many indices, but index has shape {tuple(index.shape)}")
-    if settings.crop == "pad" and settings.fill == "reflect" and settings.crop_padding >= min(source):
+    margins = geometry.crop_margins(settings, source)
+    if (
+        settings.crop == "pad"
+        and settings.fill == "reflect"
+        and any(m >= side for m, side in zip(margins, source, strict=True))
+    ):
         raise SoftbiasError(
-            f"fill='reflect' can mirror at most {min(source) - 1} pixels of pictures of {source[0]} × {source[1]}, but "
-            f"crop_padding={settings.crop_padding}; use less, or fill='zero'"
+            f"fill='reflect' mirrors all pixels of a side but one, so crop_padding={settings.crop_padding:g} is too much for "
+            f"pictures of {source[0]} × {source[1]}; use less, or fill='zero'"
         )
 
 

@@ -102,19 +102,33 @@ def draw_crops(
             height,
             width,
         )
-    padding = settings.crop_padding if settings.crop == "pad" else 0
-    room = source[0] + 2 * padding - size[0], source[1] + 2 * padding - size[1]
+    above, before = crop_margins(settings, source) if settings.crop == "pad" else (0, 0)
+    room = source[0] + 2 * above - size[0], source[1] + 2 * before - size[1]
     if min(room) < 0:
         raise SoftbiasError(
             f"a result of {size[0]} × {size[1]} pixels cannot be cut from pictures of {source[0]} × {source[1]} with "
             f"crop={settings.crop!r}; ask for a smaller size, or use crop='resized'"
         )
     if settings.crop == "pad":
-        top = stream.integers(CROP_TOP, -padding, room[0] - padding + 1)
-        left = stream.integers(CROP_LEFT, -padding, room[1] - padding + 1)
+        top = stream.integers(CROP_TOP, -above, room[0] - above + 1)
+        left = stream.integers(CROP_LEFT, -before, room[1] - before + 1)
     else:
         top, left = (torch.full_like(stream.keys, side // 2) for side in room)
     return top, left, torch.full_like(top, size[0]), torch.full_like(left, size[1])
+
+
+def crop_margins(settings: Augmentation, source: Size) -> Size:
+    """What crop="pad" adds above and below, and left and right, in pixels."""
+    return share_of_side(settings.crop_padding, source[0]), share_of_side(settings.crop_padding, source[1])
+
+
+def share_of_side(share: float, side: int) -> int:
+    """In whole pixels, halves up.
+
+    >>> [share_of_side(0.125, side) for side in (28, 32, 96, 224)]
+    [4, 4, 12, 28]
+    """
+    return math.floor(share * side + 0.5)
 
 
 def central_crop(source: Size, ratio: tuple[float, float]) -> Size:
