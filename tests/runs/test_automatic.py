@@ -7,7 +7,6 @@ from softbias.models import create_model
 from softbias.pages.wording import text
 from softbias.runs import automatic
 from softbias.runs.automatic import CPU_SECONDS, choose, coarse_patch, image_size
-from softbias.training.recipe import RECIPES
 
 COUNTS = (30, 300, 5_000, 50_000, 300_000)
 
@@ -28,7 +27,7 @@ def test_on_a_cpu_it_takes_minutes_for_any_number_of_images(n, cores, side):
 @pytest.mark.parametrize("n", COUNTS)
 def test_on_a_gpu_few_images_are_seen_more_often(n):
     choice = choose(n, (32, 32), "cuda", 8)
-    assert choice.model == "convit_tiny" and choice.recipe_name == "small"
+    assert choice.model == ("soft_tiny" if n < 100_000 else "soft_small") and choice.recipe_name == "soft"
     assert 30 <= choice.recipe.epochs <= 1000 and choice.recipe.batch_size <= 512
     steps = choice.recipe.epochs * n / min(n, choice.recipe.batch_size)
     assert steps >= 1000
@@ -36,9 +35,18 @@ def test_on_a_gpu_few_images_are_seen_more_often(n):
     assert fewer.recipe.epochs >= choice.recipe.epochs and fewer.recipe.lr <= choice.recipe.lr
 
 
-def test_cifar_on_a_gpu_gets_the_recipe_as_it_was_measured():
-    recipe = choose(50_000, (32, 32), "cuda", 8).recipe
-    assert recipe == RECIPES["small"] or recipe.epochs == 200
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_larger_images_get_the_larger_model_unless_the_gpu_is_a_laptops(device):
+    models = {side: choose(3000, (side, side), device, 8).model for side in (28, 32, 64, 96, 128, 224)}
+    large = "soft_tiny" if device == "mps" else "soft_small"
+    assert models == {28: "soft_tiny", 32: "soft_tiny", 64: "soft_tiny", 96: large, 128: large, 224: large}
+
+
+def test_imagenette_is_seen_about_two_and_a_half_million_times():
+    choice = choose(9469, (96, 96), "cuda", 8)
+    assert choice.model == "soft_small" and 2.3e6 < choice.recipe.epochs * 9469 < 2.6e6
+    finer = choose(9469, (128, 128), "cuda", 8)  # 256 patches instead of 144
+    assert finer.recipe.epochs == pytest.approx(choice.recipe.epochs * 144 / 256, abs=1)
 
 
 @pytest.mark.parametrize("size", [(32, 32), (28, 28), (60, 80), (97, 97), (33, 64), (134, 134), (224, 224)])

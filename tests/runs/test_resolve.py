@@ -36,6 +36,23 @@ def test_what_is_not_named_is_chosen_with_its_reason():
     assert found.notes[1].values["epochs"] == found.spec.recipe.epochs and not found.advice
 
 
+def test_on_a_gpu_the_strength_of_the_augmentation_has_a_reason_and_suits_the_epochs():
+    found = resolve(PartialRunSpec(data="mine", start="scratch"), "cuda", images(), advise=False)
+    assert found.spec.model == "soft_tiny" and found.spec.recipe.augmentation.mixes
+    assert [note.kind for note in found.notes] == ["model-chosen", "recipe-chosen", "strength-chosen"]
+    short = PartialRunSpec(data="mine", start="scratch", overrides={"epochs": 5.0, "flip": 0.0})
+    found = resolve(short, "cuda", images(), advise=False)
+    assert found.spec.recipe.augmentation.randaugment is None and found.spec.recipe.augmentation.flip == 0
+    assert found.notes[-1].values == {"level": "mild", "epochs": 5.0}
+    named = PartialRunSpec(data="mine", start="scratch", recipe="soft", overrides={"epochs": 5.0})
+    assert resolve(named, "cuda", images(), advise=False).spec.recipe == RECIPES["soft"].with_overrides({"epochs": 5.0})
+
+
+def test_a_batch_that_is_named_has_the_learning_rate_that_suits_it():
+    small = PartialRunSpec(data="mine", start="scratch", overrides={"batch_size": 32})
+    assert resolve(small, "cuda", images(), advise=False).spec.recipe.peak_lr() == pytest.approx(1e-3)
+
+
 def test_what_is_named_has_no_reason():
     found = resolve(
         PartialRunSpec(data="mine", model="deit_nano", recipe="quick", start="scratch"), "cpu", images(), advise=False

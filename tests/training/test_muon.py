@@ -8,7 +8,7 @@ import torch
 from softbias import create_model
 from softbias.errors import SoftbiasError
 from softbias.training.checkpoint import flatten_optimizer, restore_optimizer
-from softbias.training.muon import Muon, direction, orthogonal
+from softbias.training.muon import Muon, direction, is_for_muon, orthogonal
 from softbias.training.optim import build_optimizer
 from softbias.training.recipe import Recipe
 
@@ -47,6 +47,15 @@ def test_steps_are_those_of_torchs_muon():
         other.step()
     moved = torchs - matrix(24, 40)
     assert (ours - torchs).norm() < 0.02 * moved.norm()  # torch computes in bfloat16
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet_nano", "timm:vit_tiny_patch16_224", "timm:convnext_atto", "timm:swin_tiny_patch4_window7_224"]
+)
+def test_networks_of_other_libraries_have_matrices_for_it_too(name):
+    model = create_model(name, num_classes=16, device="meta")
+    chosen = [key for key, parameter in model.named_parameters() if is_for_muon(key, parameter)]
+    assert len(chosen) >= 4 and not any("head" in key or "embed" in key or "stem" in key for key in chosen)
 
 
 def test_embeddings_norms_and_the_head_are_left_to_adamw():

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from softbias.bounds import BlockCount, Blocks, Centers, Count, Finite, ShortText, Side
 from softbias.errors import FewTokensWarning, SoftbiasError, unknown_name
-from softbias.models.spec import Layer, ModelSpec, ResNetSpec, Spec, pair, suitable_patch
+from softbias.models.spec import Layer, ModelSpec, ResNetSpec, Spec, fine_patch, pair, suitable_patch
 from softbias.registry import Registry
 from softbias.schema import check_options
 
@@ -176,13 +176,15 @@ def resnet(*, stem: Literal["small", "large"] | None = None, img_size: Any, **op
 
 @dataclass(frozen=True)
 class Preset:
-    """family: a function that makes a spec from its own options and from the fields of the image; size: some of its options."""
+    """family: a function that makes a spec from its own options and from the fields of the image; size: some of its options;
+    patch: the side of the patches that suits an image."""
 
     family: Callable[..., Spec]
     size: dict[str, Any]
     img_size: int = 224
     num_classes: int = 1000
     kind: type[Spec] = ModelSpec
+    patch: Callable[[int | tuple[int, int]], int] = suitable_patch
 
 
 TINY, SMALL, BASE = {"width": 192, "heads": 3}, {"width": 384, "heads": 6}, {"width": 768, "heads": 12}
@@ -210,6 +212,7 @@ PRESETS |= {
     "dwconv_tiny": Preset(dwconv, TINY),
     "dwconv_dynamic_tiny": Preset(dwconv, TINY | {"dynamic": True}),
     "soft_tiny": Preset(soft, {"width": 192, "heads": 4}, 32, 10),
+    "soft_small": Preset(soft, {"width": 288, "heads": 9, "depth": 12}, 96, 10, patch=fine_patch),
     "resnet50": Preset(resnet, {}, kind=ResNetSpec),
     "deit_nano": Preset(deit, NANO, 32, 10),
     "convit_nano": Preset(convit, NANO | {"gated_blocks": 3}, 32, 10),
@@ -251,7 +254,7 @@ def preset_spec(
         if option not in known:
             raise unknown_name(f"option of {name}", option, known)
     if preset.kind is ModelSpec:
-        image["patch_size"] = suitable_patch(size) if patch_size is None else pair("patch_size", patch_size)
+        image["patch_size"] = preset.patch(size) if patch_size is None else pair("patch_size", patch_size)
     elif patch_size is not None:
         raise SoftbiasError(f"{name} has no patches, but patch_size={patch_size}")
     check_options(preset.family, of_family)

@@ -20,6 +20,7 @@ from softbias.grid import Grid
 from softbias.schema import Checked, convert, from_plain
 
 MOST_PATCHES = 65_536  # of an image: 256 × 256
+MOST_FINE_PATCHES = 256
 MOST_BLOCKS = 1000
 Width = Annotated[int, Within(1, 65_536)]
 Channels = Annotated[int, Within(1, 1024)]
@@ -226,3 +227,17 @@ def suitable_patch(img_size: int | tuple[int, int]) -> int:
         if all(side % patch == 0 for side in sides) and max(sides) // patch <= 64:
             return patch
     raise SoftbiasError(f"no patch of 16, 8, 4 or 2 divides img_size={img_size}; choose a multiple of 16, or give patch_size")
+
+
+def fine_patch(img_size: int | tuple[int, int]) -> int:
+    """The patch for a model that can afford many tokens: the smallest of 4, 8, 16, 32 that divides the image and leaves at most
+    256 patches; where none does, that of `suitable_patch`.
+
+    >>> [fine_patch(size) for size in (28, 32, 64, 96, 128, 224, 256)]
+    [4, 4, 4, 8, 8, 16, 16]
+    """
+    height, width = pair("img_size", img_size)
+    for patch in (4, 8, 16, 32):
+        if height % patch == 0 and width % patch == 0 and height // patch * (width // patch) <= MOST_FINE_PATCHES:
+            return patch
+    return suitable_patch(img_size)

@@ -17,14 +17,25 @@ def epochs_in_words(epochs: float) -> str:
 
 
 def model_chosen(
-    model: str, device: str, img_size: Sequence[int], divides: bool, patch: int | None = None, tokens: int | None = None
+    model: str,
+    device: str,
+    img_size: Sequence[int],
+    divides: bool,
+    patch: int | None = None,
+    tokens: int | None = None,
+    larger: str | None = None,
 ) -> str:
     if not divides:
         size = " × ".join(map(str, img_size))
         return f"model {model}: no patch size divides pictures of {size}, and a convolution needs no patches"
     if patch is not None:
         return f"model {model} with patches of {patch} ({tokens} tokens): on a CPU larger models take hours"
-    return f"model {model}: on a GPU it trains in minutes, and its locality helps where pictures are few"
+    if larger == "count":
+        return f"model {model}: the larger of our two, because pictures are many"
+    why = "its locality helps where pictures are few"
+    if larger == "side":
+        return f"model {model}: the larger of our two, because pictures are larger than 64 pixels; {why}"
+    return f"model {model}: on a GPU it trains in minutes, and {why}"
 
 
 def recipe_chosen(
@@ -45,7 +56,8 @@ def recipe_chosen(
         changed = f", with lr {lr:g} and whole pictures instead of crops" if lr is not None else ""
         return f"{text}: as many epochs as a few minutes allow{changed}"
     if why == "images" and images is not None:
-        return f"{text} in batches of {batch_size}: the model sees {images / 1e6:.1f} million pictures"
+        count = f"{images / 1e6:.1f} million" if images >= 1e6 else f"{round(images, -3) or images:,}"
+        return f"{text} in batches of {batch_size}: the model sees about {count} pictures"
     return text
 
 
@@ -241,6 +253,9 @@ WORDING: dict[str, Callable[..., str]] = {
     **CHECKING,
     "model-chosen": model_chosen,
     "recipe-chosen": recipe_chosen,
+    "strength-chosen": lambda level, epochs: (
+        f"augmentation {level}: the model sees each picture {'once' if epochs == 1 else f'{epochs:g} times'}"
+    ),
     "img-size-chosen": lambda img_size, images, side: (
         f"img_size {img_size}: on a CPU {images:,} pictures of {side} pixels would take too long"
     ),

@@ -2,10 +2,11 @@
 
 On a CPU time decides. A model with coarse patches trains on about four times as many images a second as one with fine
 patches, and it gains more from the additional epochs than from finer patches. So patches are coarse, and the time goes into
-epochs (measured in results/training.md). On a GPU the number of images decides: the accuracy of a small transformer from
-scratch keeps growing until it has seen about ten million images.
+epochs (measured in results/training.md). On a GPU the size of the images decides about the model, and the number of images
+about the epochs: a training has a fixed number of patches to see, about as many as an H200 takes in five to ten minutes. How
+strongly images are changed follows from the epochs (`strength`).
 
-Nothing here imports torch.
+Nothing here imports torch before a choice is made.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from softbias.errors import SoftbiasError
 from softbias.notes import Note
 from softbias.runs import finetuning
+from softbias.runs.strength import level_for, with_strength
 from softbias.training.objectives import find_objective
 from softbias.training.recipe import Recipe, find_recipe
 
@@ -27,12 +30,17 @@ CPU_SECONDS = 150.0  # of training on a CPU, where the user gives no time
 LONGER, MOST_EPOCHS = 6, 1000  # the longer alternative: six times the epochs, up to this number
 TOKENS_PER_SECOND = 20_000.0  # training speed of one core with a nano model
 SECONDS_PER_PIXEL = 3.5e-8  # of one core, for augmenting and embedding an image
-GPU_IMAGES = 10_000_000  # seen in one training: 200 epochs of CIFAR-10
-MPS_IMAGES = 2_000_000  # the same on a laptop's GPU
+GPU_PATCHES = {
+    "soft_tiny": 640e6,
+    "soft_small": 360e6,
+}  # seen in one training: 200 epochs of CIFAR-10, 264 of Imagenette at 96 px
+MPS_PATCHES = 128e6  # the same on a laptop's GPU, with soft_tiny
+SMALL_SIDE, LARGE_SET = 64, 100_000  # pixels and images: beyond these a GPU trains the larger model
+GPU_BATCHES = ((64, 2000), (128, 10_000), (256, 30_000))  # images in a batch, for sets of fewer images than the second number
+LEAST_PATCHES, MOST_PATCHES = 16, 1024  # of an image on a GPU
 EPOCHS_ON_CPU, EPOCHS_ON_GPU = (1, 300), (30, 1000)
 FEW_TOKENS, MANY_TOKENS = 16, 64
 QUICK_ROTATION_LR = 1e-3
-GPU_PATCHES = ((16, 7), (8, 7), (4, 7), (2, 4))  # sides of patches, and the least number of patches along a side of the image
 FEW_IMAGES = 20_000
 LARGE_SET_SIDE = 64  # pixels, on a CPU from FEW_IMAGES on: 300,000 decoded images then take 3.7 GB instead of 45 GB
 
@@ -44,6 +52,7 @@ class Choice:
     recipe_name          the preset that `recipe` is made from
     images_per_second    the expected training speed; None where it is not known
     reasons              one about the model, one about the recipe
+    strength             why images are changed as strongly as they are; None where the recipe alone says it
     """
 
     model: str
@@ -52,6 +61,7 @@ class Choice:
     model_options: Mapping[str, Any] = field(default_factory=dict)
     images_per_second: float | None = None
     reasons: tuple[Note, ...] = ()
+    strength: Note | None = None
 
     def seconds(self, n_train: int, recipe: Recipe | None = None) -> float | None:
         """The expected time of training, without validation and test."""
@@ -71,10 +81,12 @@ def choose(
     *,
     objective: str = "supervised",
     pretrained: str | None = None,
+    named: Mapping[str, Any] | None = None,
 ) -> Choice:
     """Model, recipe and epochs for `n_train` training images of (height, width).
 
     pretrained   the model whose pretrained weights are fine-tuned
+    named        fields of the recipe that the user named; the augmentation has to suit a length among them
 
     >>> choose(5000, (32, 32), "cpu", 2).model_options
     {'patch_size': 8}
@@ -88,7 +100,7 @@ def choose(
         return Choice(pretrained, recipe, finetuning.RECIPE, reasons=(Note("recipe-chosen", values),))
     if device_type == "cpu":
         return on_cpu(n_train, img_size, cores, objective)
-    return on_gpu(n_train, img_size, device_type, objective)
+    return on_gpu(n_train, img_size, device_type, objective, named or {})
 
 
 def on_cpu(n_train: int, img_size: tuple[int, int], cores: int, objective: str) -> Choice:
@@ -113,24 +125,59 @@ def on_cpu(n_train: int, img_size: tuple[int, int], cores: int, objective: str) 
     return Choice(model, recipe, name, options, speed, reasons)
 
 
-def on_gpu(n_train: int, img_size: tuple[int, int], device_type: str, objective: str) -> Choice:
+def on_gpu(n_train: int, img_size: tuple[int, int], device_type: str, objective: str, named: Mapping[str, Any]) -> Choice:
     pretext = find_objective(objective).pretext
-    name = "arvit-pretrain" if pretext else "small"
-    model = "arvit_base" if pretext else "convit_tiny"
-    divides = any(all(side % patch == 0 and least <= side // patch <= 64 for side in img_size) for patch, least in GPU_PATCHES)
-    model = model if divides else "resnet50"
-    about = model_note(model, device_type, img_size, divides)
-    preset = find_recipe(name)
+    reasons = {"side": max(img_size) > SMALL_SIDE, "count": n_train >= LARGE_SET}  # for the larger model
+    larger = next((why for why, holds in reasons.items() if holds and device_type != "mps"), None)
+    wanted = "arvit_base" if pretext else "soft_small" if larger else "soft_tiny"
+    patches = count_patches(wanted, img_size)
+    model = "resnet50" if patches is None else wanted
+    about = model_note(model, device_type, img_size, patches is not None, larger=larger if model == "soft_small" else None)
     if pretext:
-        values: dict[str, Any] = {"recipe": name, "epochs": preset.epochs, "why": "paper"}
-        return Choice(model, replace(preset, objective=objective), name, reasons=(about, Note("recipe-chosen", values)))
-    seen = MPS_IMAGES if device_type == "mps" else GPU_IMAGES
+        paper = find_recipe("arvit-pretrain")
+        values: dict[str, Any] = {"recipe": "arvit-pretrain", "epochs": paper.epochs, "why": "paper"}
+        recipe = replace(paper, objective=objective)
+        return Choice(model, recipe, "arvit-pretrain", reasons=(about, Note("recipe-chosen", values)))
+    preset = find_recipe("soft")
+    seen = (MPS_PATCHES if device_type == "mps" else GPU_PATCHES[wanted]) / (patches or MANY_TOKENS)
     epochs = rounded(within(seen / n_train, EPOCHS_ON_GPU))
-    batch = next((size for size, most in ((64, 2000), (128, 10_000), (256, 30_000)) if n_train < most), preset.batch_size)
-    lr = round(preset.lr * (batch / preset.batch_size) ** 0.5, 6)  # Adam's noise scale follows the root of the batch
-    values = {"recipe": name, "epochs": epochs, "why": "images", "batch_size": batch, "images": round(epochs * n_train)}
-    recipe = replace(preset, epochs=epochs, batch_size=batch, lr=lr)
-    return Choice(model, recipe, name, reasons=(about, Note("recipe-chosen", values)))
+    batch = next((size for size, most in GPU_BATCHES if n_train < most), preset.batch_size)
+    asked = replace(preset, epochs=epochs, batch_size=batch).with_overrides(
+        {name: named[name] for name in ("epochs", "steps", "batch_size") if name in named}
+    )
+    batch = asked.batch_size
+    views = asked.steps * min(batch, n_train) / n_train if asked.steps else asked.epochs
+    recipe = with_strength(in_batches_of(replace(preset, epochs=epochs), batch), views, n_train)
+    values = {"recipe": "soft", "epochs": epochs, "why": "images", "batch_size": batch, "images": round(epochs * n_train)}
+    strength = Note("strength-chosen", {"level": level_for(views, n_train), "epochs": round(views, 1)})
+    return Choice(model, recipe, "soft", reasons=(about, Note("recipe-chosen", values)), strength=strength)
+
+
+def in_batches_of(recipe: Recipe, batch: int) -> Recipe:
+    """The recipe with other batches: the learning rate follows their root, as the noise of a gradient does.
+
+    >>> recipe = in_batches_of(find_recipe("small"), 64)
+    >>> find_recipe("small").peak_lr(), recipe.peak_lr()
+    (0.0005, 0.00025)
+    """
+    peak = recipe.peak_lr() * (batch / recipe.batch_size) ** 0.5
+    return replace(recipe, batch_size=batch, lr=round(peak, 6), lr_per=None)  # `lr_per` would scale it once more
+
+
+def count_patches(model: str, img_size: tuple[int, int]) -> int | None:
+    """Patches of an image in a preset; None where no patch divides the image, or leaves a sensible number of them.
+
+    >>> [count_patches("soft_tiny", (side, side)) for side in (28, 32, 64, 97)]
+    [49, 64, 64, None]
+    """
+    from softbias.models.presets import find_preset  # and with it torch
+
+    try:
+        side = find_preset(model).patch(img_size)
+    except SoftbiasError:
+        return None
+    patches = img_size[0] // side * (img_size[1] // side)
+    return patches if side > 1 and LEAST_PATCHES <= patches <= MOST_PATCHES else None
 
 
 def model_note(
@@ -140,9 +187,12 @@ def model_note(
     divides: bool,
     patch: int | None = None,
     tokens: int | None = None,
+    larger: str | None = None,
 ) -> Note:
+    """larger: what the larger of two models is chosen for, "side" or "count" of the images."""
     values: dict[str, Any] = {"model": model, "device": device, "img_size": list(img_size), "divides": divides}
-    return Note("model-chosen", values if patch is None else {**values, "patch": patch, "tokens": tokens})
+    values |= {} if patch is None else {"patch": patch, "tokens": tokens}
+    return Note("model-chosen", values if larger is None else {**values, "larger": larger})
 
 
 def coarse_patch(img_size: tuple[int, int]) -> int | None:

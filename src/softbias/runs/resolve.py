@@ -69,6 +69,7 @@ def resolve(
     choice = automatic.choose(
         n_train, data.img_size, device, torch.get_num_threads(), objective=partial.objective,
         pretrained=partial.model if start.kind == "pretrained" or tunes else None,
+        named=partial.overrides,
     )  # fmt: skip
     if tunes:
         partial = replace(partial, recipe=choice.recipe)
@@ -87,6 +88,8 @@ def resolve(
         notes.append(choice.reasons[-1])
     elif not recipe_named:
         notes.append(Note("recipe-chosen", {"recipe": choice.recipe_name, "epochs": spec.recipe.epochs}))
+    if not recipe_named and suits and choice.strength is not None:
+        notes.append(choice.strength)
     seconds = choice.seconds(n_train, spec.recipe) if as_chosen and minutes is None else None
     advice = tuple(give_advice(spec, seconds, choice.recipe.epochs)) if advise else ()
     if choice.recipe_name == finetuning.RECIPE and (tunes or not recipe_named):

@@ -49,7 +49,7 @@ def study_for(
     folder = Path(out) if out else Path("studies") / name
     old = read_study(folder) if (folder / "study.yaml").is_file() else None
     if recipe is None:
-        chosen = old.recipe if old else suitable_recipe(sets[0], data_options or {}, device)
+        chosen = old.recipe if old else suitable_recipe(sets[0], data_options or {}, device, overrides or {})
     else:
         chosen = read_recipe(recipe)
     new = StudySpec(
@@ -82,11 +82,11 @@ def default_name(data: Sequence[str | Path]) -> str:
     return "+".join(re.sub(r"[^\w.-]+", "_", Path(d).stem or Path(d).absolute().name) for d in data)
 
 
-def suitable_recipe(data: str, options: Mapping[str, Any], device: str) -> Recipe:
-    """The recipe that `softbias fit` chooses for this number of images and this device."""
+def suitable_recipe(data: str, options: Mapping[str, Any], device: str, overrides: Mapping[str, Any]) -> Recipe:
+    """The recipe that `softbias fit` chooses for this number of images, this device, and the settings that somebody named."""
     images = load_once(data, options)
     kind = environment.find_device(device)
-    return automatic.choose(len(images.splits["train"]), images.img_size, kind, 1).recipe
+    return automatic.choose(len(images.splits["train"]), images.img_size, kind, 1, named=overrides).recipe
 
 
 def check_models(arms: Sequence[Arm]) -> None:

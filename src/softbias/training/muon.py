@@ -23,12 +23,13 @@ MOMENTUM = 0.95
 STEPS = 5  # of Newton and Schulz
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the polynomial that drives singular values towards one
 LIKE_ADAMW = 0.2
+REPEATED = ("blocks", "layer", "stages", "features")  # of transformers, ResNets, ConvNeXts, older networks
 SMALLEST_SIDE = 16  # thinner matrices are left to AdamW
 
 
 def is_for_muon(name: str, parameter: nn.Parameter) -> bool:
-    """Matrices and convolutions of a transformer's blocks or a ResNet's layers, and neither embeddings nor the head."""
-    inside = name.partition(".")[0].startswith(("blocks", "layer"))
+    """Matrices and convolutions of blocks, and neither embeddings nor the head. Libraries have four names for blocks."""
+    inside = any(part.startswith(REPEATED) for part in name.split(".")[:-1])
     return inside and parameter.ndim in (2, 4) and min(parameter.flatten(1).shape) >= SMALLEST_SIDE
 
 

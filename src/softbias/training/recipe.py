@@ -197,8 +197,8 @@ RECIPES: dict[str, Recipe] = {
 }  # fmt: skip
 
 ABOUT: dict[str, str] = {
-    "small": "from scratch on small sets: our default on a GPU",
-    "soft": "from scratch on small sets with Muon, RandAugment, mixup and CutMix: long runs on a GPU",
+    "small": "from scratch on small sets with AdamW, on a GPU",
+    "soft": "from scratch on small sets with Muon: our default on a GPU, which weakens its augmentation for short runs",
     "quick": "a first look in a minute or two on a CPU",
     "deit": "ImageNet as DeiT and ConViT trained: cosine, RandAugment, mixup, CutMix, repeated augmentation",
     "ibit": "ImageNet as IBiT's paper: DeiT without mixup and CutMix",
