@@ -1,17 +1,13 @@
-"""The table of backbones agrees with timm, and their weights are found on this machine or fetched from a hub that answers."""
+"""The table of backbones agrees with timm, and weights that lie on this machine are found."""
 
 from __future__ import annotations
 
 import json
 import math
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import timm
-from huggingface_hub import constants
 from safetensors.torch import save_file
 from timm.models import get_pretrained_cfg
 
@@ -19,12 +15,10 @@ from softbias.cli import main
 from softbias.errors import SoftbiasError
 from softbias.models import create_model
 from softbias.models.backbones import BACKBONES, ON_CPU, ON_GPU, find_backbone
-from softbias.models.hub import NoWeightsError
-from softbias.models.weight_files import UNASKED_MEGABYTES, at_hand, digest, fetch, megabytes
+from softbias.models.weight_files import UNASKED_MEGABYTES, find_at_hand
 from softbias.models.weights import load_weights
 from softbias.runs.starting import ImageFacts, choose_start
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PERMISSIVE = ("apache-2.0", "mit", "bsd-3-clause")
 
 
@@ -54,86 +48,39 @@ def test_weights_are_known_for_models_that_somebody_has_trained():
     assert other.license == "apache-2.0" and other.megabytes is None and other.img_size == 224
 
 
-@contextmanager
-def hub_with(content: bytes):
-    """A real server that answers as the hub does, with one file in every repository."""
-
-    class Hub(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.answer(with_body=False)
-
-        def do_GET(self) -> None:
-            self.answer(with_body=True)
-
-        def answer(self, *, with_body: bool) -> None:
-            asked.append(self.path)
-            known = self.path.endswith("/model.safetensors") or self.path == "/"
-            self.send_response(200 if known else 404)
-            self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header("ETag", '"abc"')
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if with_body and known:
-                self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    asked: list[str] = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+def save_weights(model: str, path: Path, **options) -> None:
+    backbone = find_backbone(model)
+    built = create_model(backbone.model, img_size=224, **{**backbone.model_options, **options})
+    save_file(built.state_dict(), path)
 
 
-@pytest.fixture
-def online(monkeypatch, tmp_path):
-    """The network is allowed, and the hub's cache is empty."""
-    for name in ("HF_HUB_OFFLINE", "SOFTBIAS_OFFLINE", "SOFTBIAS_WEIGHTS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+@pytest.mark.parametrize("model", ["deit_tiny", "convit_tiny", "timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k"])
+def test_a_file_is_taken_for_a_backbone_only_if_its_tensors_fit(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("SOFTBIAS_WEIGHTS", str(tmp_path))
+    backbone = find_backbone(model)
+    first, second = (tmp_path / f"{name}.safetensors" for name in backbone.file_names[:2])
+    assert find_at_hand(backbone).file is None and not find_at_hand(backbone).unfit
+    save_weights(model, second)
+    assert find_at_hand(backbone).file.path == second and not find_at_hand(backbone).unfit
+    save_weights(model, first, depth=2)
+    found = find_at_hand(backbone)
+    assert found.file.path == second and len(found.unfit) == 1 and str(first) in found.unfit[0]
+    assert backbone.model in found.unfit[0] and "\n" not in found.unfit[0]
+    second.write_bytes(second.read_bytes()[:-1])
+    assert find_at_hand(backbone).file is None and len(find_at_hand(backbone).unfit) == 2, "a file that was cut off"
 
 
-def test_auto_fetches_small_weights_from_a_hub_that_answers_and_never_again(online, monkeypatch):
-    with hub_with(b"weights of a model") as (address, asked):
-        monkeypatch.setenv("HF_ENDPOINT", address)
-        first = choose_start("auto", "deit_tiny", {}, "cpu", ImageFacts(128))
-        assert first.start.revision == COMMIT and first.note.values["origin"] == "hub"
-        assert Path(first.start.path).read_bytes() == b"weights of a model" and digest(Path(first.start.path))
-        asked.clear()
-        second = choose_start("auto", "deit_tiny", {}, "cpu", ImageFacts(128))
-        assert second.start == first.start and second.note.values["origin"] == "cache" and not asked
-        assert at_hand(find_backbone("deit_tiny")).revision == COMMIT
-
-
-def test_nothing_large_is_downloaded_unasked(online, monkeypatch):
-    with hub_with(b"x") as (address, asked):
-        monkeypatch.setenv("HF_ENDPOINT", address)
-        found = choose_start("auto", "resnet50", {}, "cuda", ImageFacts(128))
-        assert found.start.kind == "scratch" and found.note.values["why"] == "large-download"
-        assert not any(path.endswith("model.safetensors") for path in asked)
-        assert choose_start("pretrained", "resnet50", {}, "cuda", ImageFacts(128)).start.kind == "pretrained"
-        assert megabytes(find_backbone("timm:vit_base_patch16_224")) == 1, "the hub is asked where the table has no number"
-
-
-def test_a_hub_that_is_gone_is_one_line(online, monkeypatch):
-    with hub_with(b"x") as (address, _):
-        monkeypatch.setenv("HF_ENDPOINT", address)
-    found = choose_start("auto", "deit_tiny", {}, "cpu", ImageFacts(128))
-    assert found.start.kind == "scratch" and found.note.values["why"] == "unreachable"
-    with pytest.raises(NoWeightsError, match="cannot be reached"):
-        fetch("timm/deit_tiny_patch16_224.fb_in1k")
+def test_weights_under_timm_s_own_names_fit_as_well(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOFTBIAS_WEIGHTS", str(tmp_path))
+    for model in ("convit_tiny", "resnet50"):
+        backbone = find_backbone(model)
+        save_file(timm.create_model(backbone.name).state_dict(), tmp_path / f"{model}.safetensors")
+        assert find_at_hand(backbone).file is not None
 
 
 def test_the_command_lists_them_and_says_which_are_at_hand(tmp_path, monkeypatch, capsys):
-    (tmp_path / "deit_tiny.safetensors").write_bytes(b"x")
+    save_weights("deit_tiny", tmp_path / "deit_tiny.safetensors")
+    (tmp_path / "convit_tiny.safetensors").write_bytes(b"x")
     monkeypatch.setenv("SOFTBIAS_WEIGHTS", str(tmp_path))
     assert main(["models", "--pretrained", "--json"]) == 0
     rows = {row["model"]: row for row in json.loads(capsys.readouterr().out)}
@@ -141,6 +88,9 @@ def test_the_command_lists_them_and_says_which_are_at_hand(tmp_path, monkeypatch
     assert main(["models", "deit_*", "--pretrained"]) == 0
     printed = capsys.readouterr().out
     assert "apache-2.0" in printed and "in SOFTBIAS_WEIGHTS" in printed and "resnet50" not in printed
+    assert main(["models", "convit_*", "--pretrained"]) == 0
+    printed = capsys.readouterr().out
+    assert "in SOFTBIAS_WEIGHTS" not in printed and str(tmp_path / "convit_tiny.safetensors") in printed.replace("\n", "")
     monkeypatch.setenv("SOFTBIAS_WEIGHTS", str(tmp_path / "nowhere"))
     assert main(["models", "--pretrained"]) == 2
 

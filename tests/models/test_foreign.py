@@ -94,7 +94,7 @@ def test_weights_that_do_not_fit_a_model_of_timm_s_are_listed(tmp_path):
     options = {"depth": 1, "patch_size": 8}
     small = create_model("timm:vit_tiny_patch16_224", 5, 32, **options)
     save_file(small.state_dict(), tmp_path / "w.safetensors")
-    start = weights_start(tmp_path / "w.safetensors", "timm:vit_tiny_patch16_224").start
+    start = weights_start(tmp_path / "w.safetensors", "timm:vit_tiny_patch16_224", options).start
     spec = RunSpec("x", "timm:vit_tiny_patch16_224", Recipe(), model_options=options, start=start)
     model = build_model(spec, 3, (32, 32))
     assert torch.equal(model.blocks[0].attn.qkv.weight, small.blocks[0].attn.qkv.weight) and model.num_classes == 3

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from softbias import environment
 from softbias.cli import main
 from softbias.models import create_model
-from softbias.models.hub import NoWeightsError, is_cached, require_weights, why_no_hub
+from softbias.models.hub import FILES, NoWeightsError, in_cache, require_weights, why_no_hub
 
 NAME = "test_vit.r160_in1k"
 
@@ -62,10 +62,10 @@ def test_weights_on_the_machine_are_used_without_a_network(silent_hub, tmp_path)
     (folder / "snapshots" / ("0" * 40)).mkdir(parents=True)
     (folder / "refs").mkdir()
     (folder / "refs" / "main").write_text("0" * 40)
-    assert not is_cached(NAME)
+    assert in_cache(repository, *FILES) is None
     learned = timm.create_model(NAME).state_dict()
     save_file(learned, folder / "snapshots" / ("0" * 40) / "model.safetensors", metadata={"format": "pt"})
-    assert is_cached(NAME)
+    assert in_cache(repository, *FILES).parent.name == "0" * 40
     found = create_model(f"timm:{NAME}", pretrained=True).state_dict()
     assert all(torch.equal(found[name], learned[name]) for name in learned)
 

@@ -95,9 +95,9 @@ def image_folder(tmp_path, monkeypatch):
 
 
 def test_what_is_open_is_chosen_for_the_device(image_folder):
-    given = {"data": str(image_folder), "model": "deit_tiny", "weights": str(image_folder.parent / "w.safetensors")}
-    (image_folder.parent / "w.safetensors").rename(image_folder.parent / "deit_tiny_patch16_224.safetensors")
-    given["weights"] = str(image_folder.parent / "deit_tiny_patch16_224.safetensors")
+    file = image_folder.parent / "deit_tiny_patch16_224.safetensors"
+    save_file(create_model("deit_tiny", img_size=224, patch_size=16).state_dict(), file)
+    given = {"data": str(image_folder), "model": "deit_tiny", "weights": str(file)}
     for recipe in (None, "finetune"):
         partial = PartialRunSpec(**given, recipe=recipe).completed()
         assert partial.spec() is None  # the size is not known yet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,9 @@ from softbias.errors import SoftbiasError
 from softbias.models import create_model, weight_files
 from softbias.models.hub import NoWeightsError
 from softbias.pages.wording import text
+from softbias.runs.fit import run_fit
 from softbias.runs.named_starts import run_start, weights_start
+from softbias.runs.partial import PartialRunSpec
 from softbias.runs.prepare import build_model
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
@@ -30,12 +33,17 @@ SHORT = {"device": "cpu", "epochs": 1, "recipe": "quick", "page": False, "baseli
 
 @pytest.fixture
 def weights(tmp_path, monkeypatch) -> Path:
-    """A folder of weights with a file that is named like DeiT's."""
+    """A folder with a file of DeiT's weights, all of which are zero."""
     folder = tmp_path / "weights"
     folder.mkdir()
-    (folder / "deit_tiny_patch16_224.safetensors").write_bytes(b"not read here")
+    save_zeros("deit_tiny", folder / "deit_tiny_patch16_224.safetensors")
     monkeypatch.setenv("SOFTBIAS_WEIGHTS", str(folder))
     return folder
+
+
+def save_zeros(model: str, file: Path, **options) -> None:
+    shapes = create_model(model, img_size=224, device="meta", **{"patch_size": 16, **options}).state_dict()
+    save_file({name: torch.zeros(tensor.shape) for name, tensor in shapes.items()}, file)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +106,7 @@ def test_auto_says_why_a_model_has_no_weights():
 def test_a_gpu_takes_what_is_at_hand_and_names_what_may_do_better(weights):
     found = choose_start("auto", None, {}, "cuda", ImageFacts(128))
     assert found.model == "deit_tiny" and found.note.values["better"] == "deit_small"
-    (weights / "deit_small.safetensors").write_bytes(b"another")
+    save_zeros("deit_small", weights / "deit_small.safetensors")
     assert choose_start("auto", None, {}, "cuda", ImageFacts(128)).model == "deit_small"
 
 
@@ -116,13 +124,44 @@ def test_a_model_of_a_named_file_is_read_off_its_name(weights, tmp_path):
     found = weights_start(weights / "deit_tiny_patch16_224.safetensors", None)
     assert found.model == "deit_tiny" and found.start.name == "timm/deit_tiny_patch16_224.fb_in1k"
     other = tmp_path / "mine.safetensors"
-    other.write_bytes(b"x")
+    save_zeros("deit_tiny", other)
     with pytest.raises(SoftbiasError, match="name the model"):
         weights_start(other, None)
-    for file in (other, other.rename(tmp_path / "model.safetensors")):
-        other.write_bytes(b"x")
+    for name in ("mine.safetensors", "model.safetensors"):
+        file = other.rename(tmp_path / name)
         found = weights_start(file, "deit_tiny").start
         assert found.license is None and found.name == file.name, "nobody knows the license of an unknown file"
+        other = file
+
+
+@pytest.mark.parametrize("content", ["another model", "garbage", "nothing"])
+def test_a_file_that_does_not_hold_what_its_name_says_is_left_out_or_refused(weights, content):
+    file = weights / "deit_tiny_patch16_224.safetensors"
+    if content == "another model":
+        save_zeros("deit_tiny", file, depth=2)
+    else:
+        file.write_bytes(b"x" * 40 if content == "garbage" else b"")
+    found = choose_start("auto", None, {}, "cpu", ImageFacts(128))
+    assert found.start == Start() and found.note.values["why"] == "offline"
+    (left_out,) = found.unfit
+    assert found.notes == (left_out, found.note) and str(file) in text(left_out) and "\n" not in text(left_out)
+    for ask in (
+        lambda: choose_start("pretrained", None, {}, "cpu", ImageFacts(128)),
+        lambda: weights_start(file, "deit_tiny"),
+        lambda: PartialRunSpec(data="fashion", weights=str(file)).completed(),
+    ):
+        with pytest.raises(SoftbiasError, match=file.stem):
+            ask()
+    save_zeros("convit_tiny", weights / "convit_tiny.safetensors")
+    other = choose_start("auto", None, {}, "cpu", ImageFacts(128))
+    assert other.model == "convit_tiny" and other.unfit == (left_out,), "the next model of the table is taken"
+
+
+def test_options_that_the_weights_do_not_fit_are_refused_before_images_are_read(weights):
+    given = {"data": "nowhere", "weights": str(weights / "deit_tiny_patch16_224.safetensors")}
+    assert PartialRunSpec(**given).completed().model == "deit_tiny"
+    with pytest.raises(SoftbiasError, match="does not hold the weights of deit_tiny"):
+        PartialRunSpec(**given, model_options={"patch_size": 8}).completed()
 
 
 def test_the_id_of_a_run_depends_on_the_hash_of_its_weights_and_not_on_their_path():
@@ -149,6 +188,29 @@ def test_weights_are_found_again_by_their_hash_and_changed_ones_refused(weights,
     save_file({name: tensor + 1 for name, tensor in state.items()}, file)
     with pytest.raises(SoftbiasError, match="has changed"):
         build_model(spec, 3, (32, 32))
+
+
+def test_changed_weights_are_refused_before_the_images_are_read(first, images, tmp_path, monkeypatch):
+    file = tmp_path / "deit_tiny_patch16_224.safetensors"
+    save_zeros("deit_tiny", file)
+    options = {**SHORT, "data_options": {"img_size": 64}}
+    tuned = softbias.fit(images, weights=file, out=tmp_path / "tuned", **options, steps=1).run
+    copied = tmp_path / "first"
+    shutil.copytree(first.path, copied)
+    second = softbias.fit(images, start=copied, out=tmp_path / "second", **SHORT, steps=1).run
+    save_zeros("deit_tiny", file, depth=2)
+    (copied / "model" / "model.safetensors").write_bytes(b"")
+    monkeypatch.setattr("softbias.data.sources.Source.read_with", lambda *_: pytest.fail("the images were read"))
+    monkeypatch.setattr("softbias.runs.fit.load_dataset", lambda *_, **__: pytest.fail("the images were read"))
+    for run in (tuned, second):
+        with pytest.raises(SoftbiasError, match="has changed"):  # repeated
+            softbias.fit(config=run.path, out=tmp_path / "again", device="cpu")
+        assert not (tmp_path / "again").exists()
+        (run.path / "summary.json").unlink()
+        with pytest.raises(SoftbiasError, match="has changed"):  # continued
+            softbias.fit(out=run.path, resume=True, device="cpu")
+        with pytest.raises(SoftbiasError, match="has changed"):  # as a study does
+            run_fit(run.spec, tmp_path / "study", device="cpu")
 
 
 def test_a_run_from_another_run_keeps_its_normalization_and_size(first, images, tmp_path):

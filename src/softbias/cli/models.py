@@ -76,12 +76,13 @@ def models(
 def list_pretrained(pattern: str, *, json: bool) -> None:
     """The recommended backbones, and whether their weights are on this machine."""
     from softbias.models.backbones import BACKBONES
-    from softbias.models.weight_files import at_hand
+    from softbias.models.weight_files import find_at_hand
 
     chosen = [backbone for backbone in BACKBONES if fnmatch(backbone.model, pattern)]
     if not chosen:
         raise SoftbiasError(f"no pretrained model is named {pattern!r}; softbias models --pretrained lists them all")
-    files = [at_hand(backbone) for backbone in chosen]
+    searched = [find_at_hand(backbone) for backbone in chosen]
+    files = [each.file for each in searched]
     if json:
         rows = [
             dataclasses.asdict(backbone) | {"at_hand": None if file is None else str(file.path)}
@@ -100,7 +101,8 @@ def list_pretrained(pattern: str, *, json: bool) -> None:
         words = backbone.license or "not known", backbone.trained_on, backbone.needs, where
         found.add_row(backbone.model, backbone.repository, *costs, *words)
     make_console().print(found)
-    echo("softbias fit DATA --model NAME --start pretrained begins with them; timm:NAME and hf:FOLDER work as well.")
+    left_out = [f"{why}; this file is left out" for each in searched for why in each.unfit]
+    echo(*left_out, "softbias fit DATA --model NAME --start pretrained begins with them; timm:NAME and hf:FOLDER work as well.")
 
 
 def recipes(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from softbias import environment
 from softbias.errors import SoftbiasError, in_one_line
@@ -29,22 +30,26 @@ def why_no_hub() -> str | None:
     return None if reason is None else f"{address} cannot be reached ({reason})"
 
 
-def is_cached(name: str) -> bool:
-    """Whether the weights of a model of timm's lie on this machine."""
-    import timm
+def in_cache(repository: str, *files: str) -> Path | None:
+    """The first of some files of a repository that lies in the hub's cache on this machine."""
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
-    config = timm.get_pretrained_cfg(name)
-    if config is None or not config.hf_hub_id:
-        return False
-    files = (config.hf_hub_filename, *FILES) if config.hf_hub_filename else FILES
-    return any(isinstance(try_to_load_from_cache(config.hf_hub_id, file), str) for file in files)
+    try:
+        found = [try_to_load_from_cache(repository, file) for file in files]
+    except HFValidationError as error:
+        raise SoftbiasError(f"{repository!r} is not the name of a repository: {in_one_line(error)}") from error
+    return next((Path(each) for each in found if isinstance(each, str)), None)  # others are known not to exist
 
 
 def require_weights(name: str) -> str | None:
     """Refuse a model whose pretrained weights cannot be had; otherwise why they must come from this machine, or None."""
+    import timm
+
     why = why_no_hub()
-    if why is not None and not is_cached(name):
+    config = timm.get_pretrained_cfg(name)
+    files = (config.hf_hub_filename, *FILES) if config is not None and config.hf_hub_filename else FILES
+    if why is not None and (config is None or not config.hf_hub_id or in_cache(config.hf_hub_id, *files) is None):
         raise NoWeightsError(
             f"the pretrained weights of timm:{name} are not on this machine, and {why}; fetch them once with a network, or "
             "give a file of weights with --weights"

@@ -1,11 +1,11 @@
 """Where files of weights lie: in a folder of the user's, in the cache of the Hugging Face hub, or on the hub itself.
 
-    at_hand(backbone)                       a file on this machine, or None
-    why_not_now(), megabytes(backbone)      whether the hub can be asked, and what it would cost
+    find_at_hand(backbone)                  a file on this machine, and files with its name that do not hold its weights
+    why_not_now(), megabytes(repository)    whether the hub can be asked, and what a download would cost
     fetch(repository)                       the file, downloaded into the hub's cache
     find_by_hash(path, sha256, names)       the file of a run that is continued, wherever it lies now
 
-The hub is asked for two seconds at most. huggingface_hub itself downloads, and its cache is its own.
+A question to the hub takes two seconds at most. huggingface_hub itself downloads, and its cache is its own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,7 +22,7 @@ from softbias import environment
 from softbias.checksums import sha256
 from softbias.errors import SoftbiasError, in_one_line
 from softbias.models.backbones import Backbone
-from softbias.models.hub import SECONDS, NoWeightsError, why_no_hub
+from softbias.models.hub import SECONDS, NoWeightsError, in_cache, why_no_hub
 
 WEIGHTS = "model.safetensors"
 UNASKED_MEGABYTES = 100  # larger files are downloaded only for a user who asks for them
@@ -37,16 +38,47 @@ class WeightsFile:
     revision: str | None = None
 
 
-def at_hand(backbone: Backbone) -> WeightsFile | None:
-    """The weights of a backbone, where they are on this machine."""
+@dataclass(frozen=True)
+class AtHand:
+    """The weights of a backbone on this machine; unfit: why files that have its name were left out."""
+
+    file: WeightsFile | None = None
+    unfit: tuple[str, ...] = ()
+
+
+def find_at_hand(backbone: Backbone) -> AtHand:
+    """The first file with the name of a backbone that holds its weights."""
+    unfit: list[str] = []
+    for found in named_files(backbone):
+        why = why_unfit(backbone, found.path)
+        if why is None:
+            return AtHand(found, tuple(unfit))
+        unfit.append(why)
+    return AtHand(None, tuple(unfit))
+
+
+def named_files(backbone: Backbone) -> Iterator[WeightsFile]:
+    """The files on this machine that are named like the weights of a backbone."""
     folder = weights_folder()
     if folder is not None:
         for name in (*backbone.file_names, backbone.repository):
             for path in (folder / f"{name}.safetensors", folder / name / WEIGHTS):
                 if path.is_file():
-                    return WeightsFile(path, "folder")
+                    yield WeightsFile(path, "folder")
     cached = in_cache(backbone.repository, WEIGHTS)
-    return None if cached is None else WeightsFile(cached, "cache", cached.parent.name)
+    if cached is not None:
+        yield WeightsFile(cached, "cache", cached.parent.name)
+
+
+def why_unfit(backbone: Backbone, path: Path) -> str | None:
+    """Why a file does not hold the weights of a backbone; None where it does."""
+    from softbias.models.weights import check_fit  # torch takes a second to import
+
+    try:
+        check_fit(path, backbone.model, backbone.model_options, backbone.img_size)
+    except SoftbiasError as error:
+        return str(error)
+    return None
 
 
 def weights_folder() -> Path | None:
@@ -57,17 +89,6 @@ def weights_folder() -> Path | None:
     return None if named is None else Path(named)
 
 
-def in_cache(repository: str, file: str) -> Path | None:
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        found = try_to_load_from_cache(repository, file)
-    except HFValidationError as error:
-        raise SoftbiasError(f"{repository!r} is not the name of a repository: {in_one_line(error)}") from error
-    return Path(found) if isinstance(found, str) else None  # it may also say that the file is known not to exist
-
-
 def why_not_now() -> Literal["offline", "unreachable"] | None:
     """Why nothing can be fetched from the hub now; None where it answers, for which it has two seconds."""
     if environment.is_offline():
@@ -75,19 +96,34 @@ def why_not_now() -> Literal["offline", "unreachable"] | None:
     return None if why_no_hub() is None else "unreachable"
 
 
-def megabytes(backbone: Backbone) -> int | None:
-    """What would be downloaded; the hub is asked about weights that are not in our table, and None is no answer."""
-    if backbone.megabytes is not None:
-        return backbone.megabytes
+def megabytes(repository: str, file: str = WEIGHTS) -> int | None:
+    """The size of a file on the hub, rounded up; None where the hub does not say it."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
-    try:
-        address = environment.hub_address()
-        url = hf_hub_url(backbone.repository, WEIGHTS, endpoint=address)
-        size = get_hf_file_metadata(url, timeout=SECONDS, endpoint=address).size
-    except Exception:  # of requests, of the hub, of the network: there is no common kind, and no answer
-        return None
+    address = environment.hub_address()
+    with hub_errors(repository, file):
+        size = get_hf_file_metadata(hf_hub_url(repository, file, endpoint=address), timeout=SECONDS, endpoint=address).size
     return None if size is None else -(-size // 10**6)
+
+
+@contextmanager
+def hub_errors(repository: str, file: str) -> Iterator[None]:
+    """What goes wrong inside is a NoWeightsError that says why in one line; an error of the system stays one."""
+    from huggingface_hub import errors
+
+    reasons: tuple[tuple[type[Exception], str], ...] = (
+        (errors.GatedRepoError, "its owner gives access on request: ask for it there, and log in with `hf auth login`"),
+        (errors.RepositoryNotFoundError, "there is no such repository, or it is private: log in with `hf auth login`"),
+        (errors.RemoteEntryNotFoundError, f"the repository holds no {file}"),
+    )
+    try:
+        yield
+    except Exception as error:  # of the hub, of its client, of the network: there is no common kind
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        known = next((text for kind, text in reasons if isinstance(error, kind)), None)
+        why = known or in_one_line(error) or type(error).__name__
+        raise NoWeightsError(f"the weights {repository} cannot be fetched from {environment.hub_address()}: {why}") from error
 
 
 def fetch(repository: str, file: str = WEIGHTS) -> WeightsFile:
@@ -101,15 +137,11 @@ def fetch(repository: str, file: str = WEIGHTS) -> WeightsFile:
             f"the weights {repository} are neither in the folder SOFTBIAS_WEIGHTS nor in the hub's cache, and {why}; name a "
             "file with --weights, or begin with --start scratch"
         )
+    megabytes(repository, file)  # its errors come within seconds, while a download is tried again for minutes
     from huggingface_hub import hf_hub_download
 
-    address = environment.hub_address()
-    try:
-        found = Path(hf_hub_download(repository, file, endpoint=address, etag_timeout=SECONDS))
-    except Exception as error:  # of requests, of the hub, of the network: there is no common kind
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise NoWeightsError(f"the weights {repository} cannot be fetched from {address}: {in_one_line(error)}") from error
+    with hub_errors(repository, file):
+        found = Path(hf_hub_download(repository, file, endpoint=environment.hub_address(), etag_timeout=SECONDS))
     return WeightsFile(found, "hub", found.parent.name)
 
 

@@ -8,25 +8,43 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from softbias.checksums import verify_file
-from softbias.errors import SoftbiasError, in_one_line
+from softbias.errors import FewTokensWarning, SoftbiasError, in_one_line
+from softbias.models import create_model
 from softbias.models.spec import ModelSpec
 
-MOST_NAMED = 8  # tensors in a message
+MOST_NAMED = 3  # tensors in a message
 WRAPPERS = ("state_dict", "model", "module", "model_ema", "state_dict_ema")
 
 
-def read_state_dict(path: str | Path) -> dict[str, Tensor]:
-    """A state dict from .safetensors, a folder with model.safetensors, or .pth, .pt, .bin without pickled code."""
+class UnfitWeightsError(SoftbiasError):
+    """Weights whose names or shapes are not those of the model.
+
+    differences   some of them, in words
+    """
+
+    def __init__(self, wrong: Sequence[str], hint: str = "") -> None:
+        more = f" and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+        self.differences = "; ".join(wrong[:MOST_NAMED]) + more
+        super().__init__(f"the weights do not fit: {self.differences}{hint}")
+
+
+def read_state_dict(path: str | Path, *, values: bool = True) -> dict[str, Tensor]:
+    """A state dict from .safetensors, a folder with model.safetensors, or .pth, .pt, .bin without pickled code.
+
+    values   False: tensors on the device "meta", which have names and shapes alone
+    """
     path = Path(path)
     if path.is_dir():
         path = path / "model.safetensors"
@@ -37,8 +55,8 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
         raise SoftbiasError(f"weights must be .safetensors, .pth, .pt or .bin, but got {path.name}")
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+            return load_file(path) if values else read_shapes(path)
+        loaded = torch.load(path, map_location="cpu" if values else "meta", weights_only=True)
     except OSError:
         raise
     except Exception as error:  # safetensors, zip and pickle have a dozen kinds
@@ -46,6 +64,11 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     if not isinstance(loaded, Mapping):
         raise SoftbiasError(f"{path} must hold tensors by name, but holds a {type(loaded).__name__}")
     return unwrap_state_dict(loaded)
+
+
+def read_shapes(path: Path) -> dict[str, Tensor]:
+    with safe_open(path, "pt") as file:
+        return {name: torch.empty(file.get_slice(name).get_shape(), device="meta") for name in file.keys()}  # noqa: SIM118
 
 
 def unwrap_state_dict(given: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -68,9 +91,7 @@ def to_own_names(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
             kind = rest.partition(".")[2]
             value = given.get(f"{prefix}.attn.v.{kind}")
             if value is None or value.shape[1:] != tensor.shape[1:]:
-                raise SoftbiasError(
-                    f"the weights do not fit: {prefix}.attn.v.{kind} is missing or has another width than {name}"
-                )
+                raise UnfitWeightsError([f"{prefix}.attn.v.{kind} is missing or has another width than {name}"])
             own[f"{prefix}.attn.qkv.{kind}"] = torch.cat([tensor, value])
         elif rest in ("v.weight", "v.bias") or rest == "rel_indices":
             continue
@@ -108,6 +129,19 @@ def load_weights(
     return model
 
 
+def check_fit(path: str | Path, model: str, options: Mapping[str, Any], img_size: int | tuple[int, int] | None) -> None:
+    """Refuse weights that `load_weights` would refuse by their names or shapes; no values are read, so it is quick."""
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewTokensWarning)  # which the model itself gives
+        built = create_model(model, img_size=img_size, **options)
+    state = read_state_dict(path, values=False)
+    try:
+        load_weights(built, state, keep_head=True)
+    except UnfitWeightsError as error:
+        counts = f"it has {len(state)} tensors, and the model has {len(built.state_dict())}"
+        raise SoftbiasError(f"{path} does not hold the weights of {model}: {counts}; {error.differences}") from error
+
+
 def load_state(
     model: nn.Module, state: Mapping[str, Tensor], path: str | Path | None = None, *, strict: bool = True, hint: str = ""
 ) -> None:
@@ -127,8 +161,7 @@ def load_state(
         wrong += [f"{name} is not in the model" for name in state if name not in own]
     if wrong:
         hint = hint if any(each.startswith(("head.", "fc.")) for each in wrong) else ""
-        more = f" and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
-        raise SoftbiasError(f"the weights do not fit: {'; '.join(wrong[:MOST_NAMED])}{more}{hint}{where}")
+        raise UnfitWeightsError(wrong, f"{hint}{where}")
     usual = {name for name in own if not is_finite(own[name])}  # masks that a model is built with
     check_finite({name: tensor for name, tensor in state.items() if name in own and name not in usual}, path)
     model.load_state_dict(state, strict=strict)

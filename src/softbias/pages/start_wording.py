@@ -33,6 +33,7 @@ def why_scratch(
     side: int | None = None,
     count: int | None = None,
     enlarged: int | None = None,
+    reason: str = "",
 ) -> str:
     """The reason, and what it would cost to do better."""
     size = in_megabytes(megabytes)
@@ -41,6 +42,7 @@ def why_scratch(
         "no-weights": f"no pretrained weights are known for {model}; softbias models --pretrained lists models that have some",
         "offline": f"no pretrained weights are at hand, and the network is switched off; {fetch}",
         "unreachable": f"no pretrained weights are at hand, and the hub does not answer; {fetch}",
+        "not-fetched": f"{reason}; {fetch}",
         "large-download": f"the weights {name} are a download of {size}, which --start pretrained allows; {HELP}",
         "model-options": "options of the model were named, which pretrained weights may not fit; --start pretrained tries it",
         "small-pictures": f"the pictures have {side} pixels; --start pretrained enlarges them to {enlarged} pixels, "

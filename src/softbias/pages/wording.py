@@ -263,6 +263,7 @@ WORDING: dict[str, Callable[..., str]] = {
     "training-time": training_time,
     "finetuning-cost": finetuning_cost,
     "start-chosen": start_chosen,
+    "weights-left-out": lambda why: f"{why}; this file is left out",
 }
 
 

@@ -37,10 +37,11 @@ from softbias.runs.live import LiveProbes
 from softbias.runs.outcome import finish, load_selected
 from softbias.runs.page import result_html, write_page
 from softbias.runs.partial import PartialRunSpec
-from softbias.runs.prepare import make_plan, make_split
+from softbias.runs.prepare import check_start, make_plan, make_split
 from softbias.runs.resolve import resolve
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec, read_config
+from softbias.runs.start import Start
 from softbias.schema import checked_arguments
 from softbias.training import checkpoint
 from softbias.training.acceleration import agreed, make_accelerator, start_trackers
@@ -148,6 +149,8 @@ def fit(
         return run_fit(known, out, **options)
     if main:
         require_writable(Path(out or RUNS) if known is None else folder_of(known, out))
+    if isinstance(partial.start, Start) and not (known is not None and Run(folder_of(known, out)).finished):
+        check_start(partial.start, Run(out or RUNS / "new").source_of(partial.start))  # before the images are read
     kind = environment.find_device(device)
     resolved = resolve(partial, kind, images, minutes=minutes, advise=advise, progress=decoding_progress(display))
     folder = folder_of(resolved.spec, out)
@@ -236,6 +239,7 @@ def run_fit(
             if main:
                 run.page(data)
             return Result(run, run.summary(), load(run.model_folder))
+        check_start(spec.start, run.source_of(spec.start))
         data = data or load_dataset(spec.data, **spec.data_options)
         split = make_split(data, spec)
         for note in (*data.notes, *split.notes):

@@ -10,6 +10,7 @@ Normalization, image size and license are read from the files beside the weights
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -20,6 +21,7 @@ from softbias.models import weight_files
 from softbias.models.backbones import Backbone, backbone_of_file, find_backbone
 from softbias.models.spec import pair
 from softbias.models.untrusted import check_folder
+from softbias.models.weights import check_fit
 from softbias.notes import Note
 from softbias.runs.spec import DECIDED, read_config
 from softbias.runs.start import Start, StartChoice
@@ -55,8 +57,16 @@ def config_of(folder: Path) -> ModelConfig:
     return from_plain(ModelConfig, read_json(file), str(file)) if file.is_file() else ModelConfig()
 
 
-def weights_start(weights: str | Path, model: str | None) -> StartChoice:
-    """A file or folder of weights, for a model that the user names or that the file's name or the folder's config names."""
+def weights_start(
+    weights: str | Path,
+    model: str | None,
+    options: Mapping[str, Any] | None = None,
+    img_size: int | tuple[int, int] | None = None,
+) -> StartChoice:
+    """A file or folder of weights, for a model that the user names or that the file's name or the folder's config names.
+
+    options, img_size   of the model, as the user named them; weights that do not fit are refused, where the size is known
+    """
     path = Path(weights)
     sha256 = weight_files.digest(path)
     config = config_of(path)
@@ -72,8 +82,11 @@ def weights_start(weights: str | Path, model: str | None) -> StartChoice:
     known = license_of(path, config) or (backbone.license if backbone is not None and named else None)
     start = Start("pretrained", about, str(weights), None, sha256, known, **stated)
     values = {"kind": "pretrained", "name": about, "origin": "named", "license": start.license or "not known"}
-    options = backbone.model_options if backbone is not None else {}
-    return StartChoice(start, model or (backbone.model if backbone else None), options, Note("start-chosen", values))
+    needed = backbone.model_options if backbone is not None else {}
+    name, side = model or (backbone.model if backbone else ""), img_size or start.img_size
+    if side is not None and not name.startswith("hf:"):
+        check_fit(path, name, {**needed, **(options or {})}, side)
+    return StartChoice(start, name, needed, Note("start-chosen", values))
 
 
 def backbone_of_folder(path: Path, config: ModelConfig) -> Backbone | None:
@@ -131,6 +144,7 @@ def timm_folder_start(model: str) -> StartChoice:
         license_of(folder, config),
         **preprocessing_of(folder, config),
     )
+    check_fit(path, f"timm:{architecture}", options, start.img_size)
     values = {"kind": "pretrained", "name": name, "origin": "hub" if revision else "named"}
     note = Note("start-chosen", {**values, "license": start.license or "not known"})
     return StartChoice(start, f"timm:{architecture}", options, note)

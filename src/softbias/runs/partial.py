@@ -85,7 +85,8 @@ class PartialRunSpec(Checked):
             raise SoftbiasError(f"--start scratch takes fresh weights; leave it out, or leave out --weights {self.weights}")
         from softbias.runs.named_starts import weights_start
 
-        return self.with_start(weights_start(self.weights, self.model))
+        size = self.data_options.get("img_size")
+        return self.with_start(weights_start(self.weights, self.model, self.model_options, size))
 
     def with_start(self, found: StartChoice) -> PartialRunSpec:
         """With a start, the model that takes its weights, and the size of its images; what the user named stays."""

@@ -113,10 +113,7 @@ def build_model(spec: RunSpec, classes: int, img_size: tuple[int, int], source: 
     """A fresh model, one with pretrained weights, or the model of another run (`source`, its folder) with a new head."""
     start = spec.start
     if source:
-        folder = source / "model" if (source / "model").is_dir() else source
-        if start.sha256 is not None and weight_files.digest(folder) != start.sha256:
-            raise SoftbiasError(f"the model of {source} has changed since this run began with it; begin a new run")
-        model: Any = load(folder)
+        model: Any = load(model_of_start(start, source))
         if getattr(model, "spec", None) is not None and model.spec.img_size != img_size:
             model = resize(model, img_size)
         model.reset_classifier(classes)
@@ -144,6 +141,22 @@ def hugging_face_model(spec: RunSpec, classes: int, img_size: tuple[int, int]) -
     if found == own:
         return create_model(spec.model, **options)
     return load_weights(create_model(spec.model, pretrained=False, **options), found, keep_head=True)
+
+
+def check_start(start: Start, source: Path | None) -> None:
+    """Refuse a start whose weights have changed or are gone; source: the folder of its run, if it is one."""
+    if source is not None:
+        model_of_start(start, source)
+    elif start.kind == "pretrained":
+        weights_of_start(start)
+
+
+def model_of_start(start: Start, source: Path) -> Path:
+    """The folder of the model that a run began with, which must not have changed since."""
+    folder = source / "model" if (source / "model").is_dir() else source
+    if start.sha256 is not None and weight_files.digest(folder) != start.sha256:
+        raise SoftbiasError(f"the model of {source} has changed since this run began with it; begin a new run")
+    return folder
 
 
 def weights_of_start(start: Start) -> Path:

@@ -115,8 +115,8 @@ def read_images(
         # the sizes of arrays and named sets are known when they are read
         data = source.read_with(partial.data_options, progress)
     if partial.settled_start is None:
-        partial, note = with_chosen_start(partial, device, source, data)
-        notes += [] if note is None else [note]
+        partial, more = with_chosen_start(partial, device, source, data)
+        notes += more
     elif partial.start == "auto" and not partial.is_pretext:
         notes.append(Note("start-chosen", {"kind": "scratch", "why": "no-weights", "model": partial.model}))
     options = finetuning.data_options(partial, device, source)
@@ -136,7 +136,7 @@ def read_images(
 
 def with_chosen_start(
     partial: PartialRunSpec, device: str, source: Source | None, data: Dataset | None
-) -> tuple[PartialRunSpec, Note | None]:
+) -> tuple[PartialRunSpec, tuple[Note, ...]]:
     """The partial spec with what its word stands for, and why."""
     from softbias.runs.starting import ImageFacts, choose_start, is_grey
 
@@ -152,7 +152,7 @@ def with_chosen_start(
     images = ImageFacts(side, named is not None, is_grey(source, data), count)
     asked = partial.asks_for_weights
     found = choose_start(partial.start, partial.model, partial.model_options, device, images, asked=asked)
-    return partial.with_start(found), found.note
+    return partial.with_start(found), found.notes
 
 
 def pair_of(size: int | Sequence[int]) -> tuple[int, int]:

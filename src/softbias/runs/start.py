@@ -68,12 +68,20 @@ class Start(Checked):
 
 @dataclass(frozen=True)
 class StartChoice:
-    """A start, the model that takes its weights (None: any), the options that they need, and why it was chosen."""
+    """A start, the model that takes its weights (None: any), the options that they need, and why it was chosen.
+
+    unfit   files that are named like weights and are not: they were left out
+    """
 
     start: Start
     model: str | None = None
     model_options: Mapping[str, Any] = field(default_factory=dict)
     note: Note | None = None
+    unfit: tuple[Note, ...] = ()
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        return self.unfit if self.note is None else (*self.unfit, self.note)
 
 
 def identity(start: Mapping[str, Any]) -> dict[str, Any]:

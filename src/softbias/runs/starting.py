@@ -4,14 +4,14 @@
     find_start("runs/rotations", None, "arvit_nano", …)               the model of another run (see `named_starts`)
 
 "auto" takes pretrained weights where they can be had without a large download, and fresh ones otherwise; a note says which,
-why, and what more would cost. "pretrained" is an error where none can be had.
+why, and what more would cost. "pretrained" is an error where none can be had, or where a file does not hold what its name says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,11 +83,18 @@ def choose_start(
         )
     if not known:
         return StartChoice(Start(), note=scratch_note("no-weights", model))
+    unfit: list[str] = []
     for backbone in known:
-        found = weight_files.at_hand(backbone)
-        if found is not None:
-            return backbone_start(backbone, found, better=known[0] if backbone is not known[0] else None)
-    return from_hub(known, model, asked=asked)
+        found = weight_files.find_at_hand(backbone)
+        unfit += found.unfit
+        if unfit and asked:
+            raise SoftbiasError(f"{unfit[0]}; remove or replace the file, or name another one with --weights")
+        if found.file is not None:
+            choice = backbone_start(backbone, found.file, better=known[0] if backbone is not known[0] else None)
+            break
+    else:
+        choice = from_hub(known, model, asked=asked)
+    return replace(choice, unfit=tuple(Note("weights-left-out", {"why": why}) for why in unfit))
 
 
 def find_start(
@@ -97,7 +104,7 @@ def find_start(
     if weights is not None:
         if word == "scratch":
             raise SoftbiasError("fresh weights and named ones exclude each other; leave out start='scratch', or the weights")
-        return weights_start(weights, model)
+        return weights_start(weights, model, options, images.side if images.named else None)
     return run_start(word) if word not in WORDS else choose_start(word, model, options, device, images)
 
 
@@ -120,22 +127,35 @@ def why_scratch(images: ImageFacts, device: str, options: Mapping[str, Any]) -> 
 def from_hub(known: list[Backbone], model: str | None, *, asked: bool) -> StartChoice:
     """The first backbone that may be downloaded; fresh weights with the reason, where none may be and none was asked for."""
     if asked:
-        return backbone_start(known[0], weight_files.fetch(known[0].repository))
+        return backbone_start(known[0], fetched(known[0]))
     reason = weight_files.why_not_now()
     if reason is not None:
         return StartChoice(Start(), note=scratch_note(reason, model, known[0]))
+    sizes = []
     for backbone in known:
-        size = weight_files.megabytes(backbone)
-        if size is not None and size <= UNASKED_MEGABYTES:
-            try:
-                return backbone_start(backbone, weight_files.fetch(backbone.repository))
-            except NoWeightsError:
-                return StartChoice(Start(), note=scratch_note("unreachable", model, backbone))
-    return StartChoice(Start(), note=scratch_note("large-download", model, known[0]))
+        sizes.append(backbone.megabytes)
+        if (backbone.megabytes or 0) > UNASKED_MEGABYTES:
+            continue
+        try:
+            sizes[-1] = weight_files.megabytes(backbone.repository)
+            if sizes[-1] is not None and sizes[-1] <= UNASKED_MEGABYTES:
+                return backbone_start(backbone, fetched(backbone))
+        except NoWeightsError as error:
+            return StartChoice(Start(), note=scratch_note("not-fetched", model, backbone, {"reason": str(error)}))
+    return StartChoice(Start(), note=scratch_note("large-download", model, known[0], {"megabytes": sizes[0]}))
+
+
+def fetched(backbone: Backbone) -> WeightsFile:
+    """The weights of a backbone from the hub."""
+    found = weight_files.fetch(backbone.repository)
+    why = weight_files.why_unfit(backbone, found.path)
+    if why is not None:
+        raise NoWeightsError(why)
+    return found
 
 
 def scratch_note(
-    why: str, model: str | None, backbone: Backbone | None = None, more: Mapping[str, int | None] | None = None
+    why: str, model: str | None, backbone: Backbone | None = None, more: Mapping[str, int | str | None] | None = None
 ) -> Note:
     values: dict[str, Any] = {"kind": "scratch", "why": why}
     values |= {"model": model} if model else {}

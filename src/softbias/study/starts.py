@@ -30,7 +30,7 @@ def with_start(arm: Arm, data_options: Mapping[str, Any], device: str) -> Arm:
     word = "pretrained" if arm.weights is not None and arm.start == "scratch" else arm.start  # an arm's default word
     images = ImageFacts(data_options.get("img_size"), "img_size" in data_options)
     try:
-        found = find_start(word, arm.weights, arm.model, {}, device, images)
+        found = find_start(word, arm.weights, arm.model, arm.model_options, device, images)
     except SoftbiasError as error:
         raise SoftbiasError(f"the arm {arm.name}: {error}") from error
     return replace(arm, start=found.start, model=arm.model if found.start.kind == "run" else found.model or arm.model)
