@@ -33,6 +33,15 @@ def test_the_small_one_costs_three_times_the_tiny_one_at_side_96():
     assert count_parameters(small) < 15e6
 
 
+@pytest.mark.parametrize("name", ["soft_tiny", "soft_small"])
+@pytest.mark.parametrize("patch", [4, 8, 16])
+def test_channels_of_the_stem_are_multiples_of_eight(name, patch):
+    stem = create_model(name, img_size=64, patch_size=patch, device="meta").patch_embed
+    channels = [layer.out_channels for layer in stem.convs if isinstance(layer, torch.nn.Conv2d)]
+    assert len(channels) == {4: 2, 8: 3, 16: 4}[patch] and all(each % 8 == 0 for each in channels)
+    assert channels == sorted(channels)
+
+
 @pytest.mark.parametrize("side", [96, 128])
 def test_the_small_one_is_resized_inspected_converted_and_saved(side, tmp_path):
     torch.manual_seed(0)

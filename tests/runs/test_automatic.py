@@ -42,6 +42,14 @@ def test_larger_images_get_the_larger_model_unless_the_gpu_is_a_laptops(device):
     assert models == {28: "soft_tiny", 32: "soft_tiny", 64: "soft_tiny", 96: large, 128: large, 224: large}
 
 
+@pytest.mark.parametrize("side", [32, 64, 96, 128, 224])
+def test_a_batch_fits_into_the_memory_of_an_ordinary_gpu(side):
+    choice = choose(60_000, (side, side), "cuda", 8)
+    patches = automatic.count_patches(choice.model, (side, side))
+    assert choice.recipe.batch_size == (512 if side <= 64 else 256) and choice.recipe.batch_size * patches <= 65_536
+    assert choice.recipe.peak_lr() == pytest.approx(4e-3 * (choice.recipe.batch_size / 512) ** 0.5, abs=1e-6)
+
+
 def test_imagenette_is_seen_about_two_and_a_half_million_times():
     choice = choose(9469, (96, 96), "cuda", 8)
     assert choice.model == "soft_small" and 2.3e6 < choice.recipe.epochs * 9469 < 2.6e6

@@ -2,7 +2,7 @@
 
     patch       every patch through the same linear map, as in ViT (Dosovitskiy et al., 2020)
     conv        overlapping 3 × 3 convolutions (Xiao et al., 2021): one of stride 1, then one of stride 2 for every halving down
-                to the same grid, each with twice the channels of the one before; a norm and a GELU between them
+                to the same grid, each with about twice the channels of the one before; a norm and a GELU between them
     shifted     patches of the image and of its four copies that are moved by half a patch along the diagonals, through a norm
                 and a linear map: a token sees beyond its own borders (shifted patch tokenization, Lee et al., 2021)
 
@@ -10,6 +10,8 @@ The grid of tokens is the same for all of them, so any attention works behind an
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +21,7 @@ from softbias.errors import SoftbiasError
 from softbias.models.spec import ModelSpec
 
 FEWEST_CHANNELS = 16  # of a convolution in a stem
+MULTIPLE = 8  # channels fill the tensor cores of a GPU in multiples of this
 
 
 class Stem(nn.Module):
@@ -55,7 +58,8 @@ class ConvStem(Stem):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__(spec)
         halvings = spec.patch_size[0].bit_length() - 1
-        channels = [max(FEWEST_CHANNELS, spec.width >> (halvings - index)) for index in range(halvings)]
+        shares = [spec.width / 2 ** (halvings - index) for index in range(halvings)]
+        channels = [max(FEWEST_CHANNELS, math.ceil(share / MULTIPLE) * MULTIPLE) for share in shares]
         layers: list[nn.Module] = []
         before = spec.in_chans
         for index, after in enumerate(channels):

@@ -38,6 +38,7 @@ MPS_PATCHES = 128e6  # the same on a laptop's GPU, with soft_tiny
 SMALL_SIDE, LARGE_SET = 64, 100_000  # pixels and images: beyond these a GPU trains the larger model
 GPU_BATCHES = ((64, 2000), (128, 10_000), (256, 30_000))  # images in a batch, for sets of fewer images than the second number
 LEAST_PATCHES, MOST_PATCHES = 16, 1024  # of an image on a GPU
+MOST_IN_BATCH = 65_536  # patches: more images in a batch need the memory of a large GPU
 EPOCHS_ON_CPU, EPOCHS_ON_GPU = (1, 300), (30, 1000)
 FEW_TOKENS, MANY_TOKENS = 16, 64
 QUICK_ROTATION_LR = 1e-3
@@ -142,6 +143,8 @@ def on_gpu(n_train: int, img_size: tuple[int, int], device_type: str, objective:
     seen = (MPS_PATCHES if device_type == "mps" else GPU_PATCHES[wanted]) / (patches or MANY_TOKENS)
     epochs = rounded(within(seen / n_train, EPOCHS_ON_GPU))
     batch = next((size for size, most in GPU_BATCHES if n_train < most), preset.batch_size)
+    while batch * (patches or MANY_TOKENS) > MOST_IN_BATCH:
+        batch //= 2
     asked = replace(preset, epochs=epochs, batch_size=batch).with_overrides(
         {name: named[name] for name in ("epochs", "steps", "batch_size") if name in named}
     )

@@ -198,7 +198,7 @@ RECIPES: dict[str, Recipe] = {
 
 ABOUT: dict[str, str] = {
     "small": "from scratch on small sets with AdamW, on a GPU",
-    "soft": "from scratch on small sets with Muon: our default on a GPU, which weakens its augmentation for short runs",
+    "soft": "from scratch on small sets with Muon: our default on a GPU",
     "quick": "a first look in a minute or two on a CPU",
     "deit": "ImageNet as DeiT and ConViT trained: cosine, RandAugment, mixup, CutMix, repeated augmentation",
     "ibit": "ImageNet as IBiT's paper: DeiT without mixup and CutMix",
