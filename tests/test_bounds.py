@@ -20,6 +20,7 @@ from softbias.bounds import Bound, Text, Within
 from softbias.cli import COMMANDS, find
 from softbias.data.augment import Augmentation, RandAugment
 from softbias.data.sources import DataOptions
+from softbias.models.conversion import Conversion
 from softbias.models.presets import PRESETS
 from softbias.models.spec import Layer, ModelSpec, ResNetSpec
 from softbias.regularizers import REGULARIZERS, RegularizerConfig
@@ -47,6 +48,7 @@ VALID: dict[type, Any] = {
     Arm: Arm("a", "deit_nano"),
     StudySpec: StudySpec("s", ("fashion",), arms_from("deit_nano")),
     RegularizerConfig: RegularizerConfig("distance", (0,)),
+    Conversion: Conversion("gated", (0,)),
     Layer: Layer(),
     ModelSpec: ModelSpec((32, 32), (8, 8), 64, 4, (Layer(),)),
     ResNetSpec: ResNetSpec((32, 32)),

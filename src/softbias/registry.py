@@ -8,8 +8,10 @@ ATTENTION.find("fading")            # an entry point of an installed package is 
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from softbias.errors import SoftbiasError, unknown_name
 
@@ -45,6 +47,29 @@ class Registry(dict[str, T]):
         if name not in self:
             raise unknown_name(self.kind, name, self.names())
         return self[name]
+
+    def parse_choice(self, text: str, extra: Iterable[str] = ()) -> tuple[str, dict[str, str]]:
+        """The name and the options of an entry in the words of a user, "distance:layer=2,weight=0.01"; values stay text.
+
+        extra   names that are allowed beside the entry's own keyword-only options
+        """
+        name, _, rest = text.strip().partition(":")
+        parameters = inspect.signature(cast(Callable[..., Any], self.find(name))).parameters
+        known = [*extra, *(each for each, parameter in parameters.items() if parameter.kind is inspect.Parameter.KEYWORD_ONLY)]
+        given: dict[str, str] = {}
+        for pair in filter(None, rest.split(",")):
+            option, equals, value = pair.strip().partition("=")
+            if not equals or not value:
+                raise SoftbiasError(
+                    f"options of a {self.kind} are NAME=VALUE after a colon, as in {name}:{known[0]}=2, but got {pair!r} in "
+                    f"{text!r}"
+                )
+            if option not in known:
+                raise unknown_name(f"option of the {self.kind} {name}", option, known)
+            if option in given:
+                raise SoftbiasError(f"{option} is given twice in {text!r}")
+            given[option] = value
+        return name, given
 
     def names(self) -> list[str]:
         """All names, ours first; entry points that are not loaded yet are included."""

@@ -28,6 +28,7 @@ from softbias.environment import find_device
 from softbias.errors import SoftbiasError
 from softbias.runs.fit import run_fit
 from softbias.runs.opening import open_classifier
+from softbias.runs.partial import check_conversion
 from softbias.runs.spec import RunSpec
 from softbias.runs.starting import ImageFacts, find_start
 from softbias.training.display import choose
@@ -43,6 +44,7 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     recipe, recipe_options   a name from `softbias recipes`, and changes such as {"epochs": 20, "flip": 0}
     start, weights           "scratch", "pretrained" (`softbias models --pretrained` lists models that have weights), "auto", or
                              the folder of a run; weights: a file or folder of pretrained weights
+    convert                  other attention for such a model: "gated", "masked:blocks=0-9,rank=4"
     img_size                 side of the pictures; if it is not given, that of the pretrained weights, and without such arrays
                              keep theirs and files become 64 × 64
     resize_mode              what happens to the aspect ratio: crop, pad or stretch
@@ -60,6 +62,7 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         recipe_options: Mapping[str, Any] | None = None,
         start: str | Path = "scratch",
         weights: str | Path | None = None,
+        convert: str | None = None,
         img_size: int | None = None,
         resize_mode: str = "crop",
         random_state: int = 0,
@@ -73,6 +76,7 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.recipe_options = recipe_options
         self.start = start
         self.weights = weights
+        self.convert = convert
         self.img_size = img_size
         self.resize_mode = resize_mode
         self.random_state = random_state
@@ -85,6 +89,7 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         word = "auto" if self.weights is not None and self.start == "scratch" else str(self.start)
         facts, options = ImageFacts(self.img_size, self.img_size is not None), dict(self.model_options or {})
         found = find_start(word, self.weights, self.model, options, find_device(self.device), facts)
+        check_conversion(self.convert, found.start, None)
         images = self.to_images(X, None if self.img_size is not None else found.start.img_size)
         if labels.shape != (len(images),):
             raise SoftbiasError(
@@ -106,6 +111,7 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             model_options={**found.model_options, **options},
             start=found.start,
             finetune="full" if found.start.learned else None,
+            convert=self.convert,
         )
         display = choose(quiet=not self.verbose)
         with tempfile.TemporaryDirectory(prefix="softbias-") as folder:

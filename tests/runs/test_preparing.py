@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from softbias.data.dataset import Dataset
 from softbias.environment import find_device
+from softbias.errors import SoftbiasError
+from softbias.pages.wording import text
 from softbias.runs.prepare import class_weights, make_split
 from softbias.runs.spec import RunSpec
 from softbias.training.acceleration import make_accelerator, mixed_precision
@@ -27,6 +30,35 @@ def test_the_test_split_takes_part_in_no_choice(little):
     smaller = make_split(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.0), train_fraction=0.25))
     larger = make_split(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.0), train_fraction=0.5))
     assert set(smaller.train) < set(larger.train)
+
+
+def test_a_number_of_each_class_is_exact_nested_and_drawn_by_the_seed(little):
+    data = little(300)
+
+    def train(number: int, seed: int = 0) -> list[int]:
+        split = make_split(data, RunSpec("little", "deit_nano", Recipe(val_fraction=0.0), seed=seed, per_class=number))
+        assert split.notes[0].values["per_class"] == number and set(split.train) <= set(data.splits["train"])
+        return split.train.tolist()
+
+    for number in (1, 5, 20):
+        assert np.bincount(data.labels[train(number)]).tolist() == [number] * 3
+    assert set(train(5)) < set(train(20)) and train(5) == train(5) != train(5, seed=1)
+    there = np.bincount(data.labels[data.splits["train"]])
+    assert np.bincount(data.labels[train(1000)]).tolist() == there.tolist()  # all there are
+
+
+def test_classes_with_fewer_images_than_asked_for_are_counted(little):
+    data = little(60)
+    labels = data.labels.copy()
+    labels[data.splits["train"]] = [1, 2] + [0] * (len(data.splits["train"]) - 2)
+    uneven = Dataset("u", data.images, labels, data.class_names, data.splits)
+    split = make_split(uneven, RunSpec("u", "deit_nano", Recipe(val_fraction=0.0), per_class=10))
+    assert split.notes[0].values["fewer"] == 2 and "2 classes have fewer" in text(split.notes[0])
+
+
+def test_a_share_and_a_number_of_each_class_exclude_each_other():
+    with pytest.raises(SoftbiasError, match="not both"):
+        RunSpec("fashion", "deit_nano", Recipe(), train_fraction=0.5, per_class=5)
 
 
 @pytest.mark.parametrize("name", ["gpu", "tpu", "", "cud:0"])

@@ -148,7 +148,7 @@ def test_seeds_are_a_number_or_a_list():
 
 
 def test_a_study_of_absurdly_many_runs_is_refused_before_anything_is_planned():
-    with pytest.raises(SoftbiasError, match=r"1 sets × 2 arms × 1 fractions × 60,000 seeds are 120,000 runs"):
+    with pytest.raises(SoftbiasError, match=r"1 sets × 2 arms × 1 amounts of data × 60,000 seeds are 120,000 runs"):
         study(seeds=range(60_000))
 
 

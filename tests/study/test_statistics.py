@@ -28,7 +28,7 @@ def frame_of(cells, n_test=1000, **changes):
     rows = [
         {
             "run": f"{arm}/{fraction}/{seed}", "id": f"{arm}{fraction}{seed}", "arm": arm, "model": arm, "data": "pets",
-            "train_fraction": float(fraction), "seed": seed, "objective": "supervised", "pretext": False,
+            "amount": float(fraction), "seed": seed, "objective": "supervised", "pretext": False,
             "n_train": round(5000 * fraction),
             "n_test": n_test, "accuracy": accuracy, "top5": 0.9, "balanced_accuracy": accuracy, "macro_f1": accuracy,
             "baseline_accuracy": 0.5, "parameters": 1000, "macs": 10, "steps": 5, "epochs": 1.0, "images_per_second": 100.0,

@@ -31,6 +31,7 @@ def compare(options: Annotated[CompareOptions, arg(name="")], *, line: Line = NO
     does not stop the others; the exit status is then 1.
 
       softbias compare my_pictures --models deit_nano,convit_nano,resnet_nano --fractions 0.1,1 --seeds 3
+      softbias compare my_pictures --models deit_tiny@start=pretrained,deit_tiny@start=pretrained@convert=gated --per-class 5,10
       softbias compare cifar10 --models 'deit_tiny,deit_tiny@regularize=distance:layer=2,weight=0.01' --jobs 2
     """
     if not options.data:
@@ -42,17 +43,18 @@ def compare(options: Annotated[CompareOptions, arg(name="")], *, line: Line = NO
     from softbias.data.cache import writing_nothing
     from softbias.study.arms import arms_from
     from softbias.study.settings import study_for
-    from softbias.study.spec import parse_numbers, parse_seeds
+    from softbias.study.spec import parse_counts, parse_numbers, parse_seeds
 
     arms, fractions = arms_from(options.models), parse_numbers(options.fractions, "--fractions")
     seeds = parse_seeds(options.seeds)
+    per_class = () if options.per_class is None else parse_counts(options.per_class, "--per-class")
     asked = {"img_size": options.img_size, "data_dir": None if options.data_dir is None else str(options.data_dir)}
     data_options = {name: value for name, value in asked.items() if value is not None}
     with writing_nothing() if options.dry_run else nullcontext():
         spec = study_for(
-            options.data, arms, fractions=fractions, seeds=seeds, recipe=options.recipe, overrides=line.overrides,
-            budget=options.budget, tune=options.tune, name=options.name, out=options.out, store=options.store,
-            data_options=data_options, device=options.device,
+            options.data, arms, fractions=fractions, per_class=per_class, seeds=seeds, recipe=options.recipe,
+            overrides=line.overrides, budget=options.budget, tune=options.tune, name=options.name, out=options.out,
+            store=options.store, data_options=data_options, device=options.device,
         )  # fmt: skip
     return run(spec, options)
 
@@ -202,11 +204,13 @@ def described(one: NamedStudy) -> list[str]:
     ]
     for scale in ("smoke", "small", "paper"):
         spec = one.build(scale)
-        seeds, fractions = len(spec.seeds), ", ".join(f"{100 * fraction:g}" for fraction in spec.fractions)
-        runs = f"{len(spec.data) * len(spec.arms) * len(spec.fractions) * seeds} runs"
+        seeds, amounts = len(spec.seeds), f"{', '.join(f'{100 * fraction:g}' for fraction in spec.fractions)} %"
+        if spec.per_class:
+            amounts = f"{', '.join(map(str, spec.per_class))} per class"
+        runs = f"{len(spec.data) * len(spec.arms) * len(spec.amounts) * seeds} runs"
         before = len([arm for arm in spec.arms if arm.pretrain]) * seeds
         runs += f" and {before} pre-trainings" if before else ""
-        parts = (", ".join(spec.data), f"{len(spec.arms)} arms", f"{fractions} %", f"{seeds} seed{'s' * (seeds > 1)}", runs)
+        parts = (", ".join(spec.data), f"{len(spec.arms)} arms", amounts, f"{seeds} seed{'s' * (seeds > 1)}", runs)
         lines.append(f"{scale}: {' · '.join(parts)}")
     for row in (*one.published, *one.beside):
         what = f"{row['data']:11} {row['arm']:26} {100 * row['train_fraction']:5g} %  {row['metric']:20}"

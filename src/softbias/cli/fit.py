@@ -48,6 +48,13 @@ class TrainingOptions:
     fraction: Annotated[
         Fraction | None, flag("SHARE", "Share of the training pictures, such as 0.1; the same of each class, and nested.")
     ] = None
+    per_class: Annotated[
+        Count | None,
+        flag(
+            "N",
+            "Number of training pictures of each class (all there are, where fewer); a smaller one is part of a larger one.",
+        ),
+    ] = None
     out: Annotated[FilePath | None, flag("FOLDER", "Where the run goes; runs/<data>-<model>-<id> if not given.")] = None
     resume: Annotated[
         bool, switch("Continue a run that was stopped; starts one where there is none, and leaves a finished one alone.")
@@ -67,6 +74,14 @@ class TrainingOptions:
     finetune: Annotated[
         Literal["linear", "full"] | None,
         flag("linear|full", "Of a model that has learned something: train the head only, or all weights."),
+    ] = None
+    convert: Annotated[
+        ShortText | None,
+        flag(
+            "KIND:blocks=N-M,…",
+            "Of a model that has learned something: replace its attention, by gated or masked, say. It computes the same at "
+            "the start, and its bias can learn. All blocks whose bias can learn if none are named.",
+        ),
     ] = None
     img_size: Annotated[Side | None, flag("PIXELS", "Side of the pictures; chosen from their sizes if not given.")] = None
     resize_mode: Annotated[
@@ -161,9 +176,10 @@ def train(options: TrainingOptions, line: CommandLine, command: str) -> int:
     main = int(environment.variable("RANK") or 0) == 0  # of the processes that torchrun started
     try:
         result = fit(
-            options.data, options.model, options.recipe, seed=options.seed, train_fraction=options.fraction, out=options.out,
-            resume=options.resume, config=options.config, data_options=data_options(options), model_options=named,
-            start=options.start, weights=options.weights, finetune=options.finetune,
+            options.data, options.model, options.recipe, seed=options.seed, train_fraction=options.fraction,
+            per_class=options.per_class, out=options.out, resume=options.resume, config=options.config,
+            data_options=data_options(options), model_options=named,
+            start=options.start, weights=options.weights, finetune=options.finetune, convert=options.convert,
             minutes=options.minutes, keep=options.keep, probe_every=options.probe_every, device=options.device,
             trackers=[name for name in options.trackers.split(",") if name not in ("", "none")], baseline=options.baseline,
             display=choose(quiet=options.quiet, json=options.json, main=main), **overrides,

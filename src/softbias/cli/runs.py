@@ -15,7 +15,7 @@ from tyro.conf import Positional
 from softbias.bounds import FilePath, ShortText
 from softbias.cli.parsing import flag, table
 from softbias.errors import SoftbiasError
-from softbias.pages.format import count, share
+from softbias.pages.format import amount_text, count
 from softbias.terminal import echo, make_console
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def runs(
         json: Print JSON instead of a table.
     """
     rows = [row for row in list_rows(folders) if matches(row, data=data, model=model, arm=arm, status=status)]
-    rows.sort(key=lambda row: (row["data"], row["arm"], row["train_fraction"], row["seed"]))
+    rows.sort(key=lambda row: (row["data"], row["arm"], row["amount"], row["seed"]))
     if json:
         echo(*json_module.dumps(rows, indent=1).split("\n"))
         return
@@ -60,13 +60,13 @@ def runs(
         echo("no runs")
         return
 
-    terminal, numbers = sys.stdout.isatty(), ("train_fraction", "seed", "accuracy", "minutes")
+    terminal, numbers = sys.stdout.isatty(), ("amount", "seed", "accuracy", "minutes")
     found = table("id", "status", "data", "arm", *numbers, "run", right=numbers, fold=("arm", "run") if terminal else ("run",))
     for row in rows:
         accuracy = "" if row["accuracy"] is None else f"{row['accuracy']:.1%}"
         minutes = "" if row["seconds"] is None else f"{row['seconds'] / 60:.1f}"
         words = [str(row[name]) for name in ("id", "status", "data", "arm")]
-        found.add_row(*words, share(row["train_fraction"]), str(row["seed"]), accuracy, minutes, row["run"])
+        found.add_row(*words, amount_text(row["amount"]), str(row["seed"]), accuracy, minutes, row["run"])
     make_console().print(found)
     for row in rows:
         if row["error"]:
@@ -104,7 +104,7 @@ def list_rows(folders: Sequence[Path]) -> list[dict[str, Any]]:
             "start": spec.start.name or spec.start.kind,
             "license": spec.start.license,
             "arm": None if planned is None else planned["arm"],
-            "train_fraction": spec.train_fraction,
+            "amount": spec.amount,
             "seed": spec.seed,
             "accuracy": scores.get("accuracy"),
             "seconds": scores.get("seconds"),

@@ -51,6 +51,13 @@ class CompareOptions(ExecutionOptions):
     fractions: Annotated[
         ShortText, flag("SHARES", "Shares of the training pictures, such as 0.1,0.3,1; 1 (all) if not given.")
     ] = "1"
+    per_class: Annotated[
+        ShortText | None,
+        flag(
+            "NUMBERS",
+            "Instead of shares, numbers of training pictures of each class, such as 5,10 (all there are, where fewer).",
+        ),
+    ] = None
     seeds: Annotated[LongText, flag("N", "The number of seeds (3), or the seeds themselves (0,1,5); 3 if not given.")] = "3"
     recipe: Annotated[
         ShortText | None,

@@ -8,7 +8,7 @@ So no class depends on the number of pictures of another one, and 5 % of a set a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,13 +125,24 @@ def nested_fraction(labels: ArrayLike, indices: ArrayLike, fraction: float, seed
     """That share of the indices, class by class, at least one of each; a smaller part lies inside a larger one."""
     if not 0 < fraction <= 1:
         raise SoftbiasError(f"a fraction is a share, more than 0 and at most 1, but got {fraction}")
+
+    def count(members: int) -> int:
+        exact = round(members * fraction, 6)  # 50 · 0.29 is 14.499999999999998 in binary, and 14.5 to the user
+        return max(1, math.floor(exact + 0.5))
+
+    return nested_part(labels, indices, count, seed)
+
+
+def nested_part(labels: ArrayLike, indices: ArrayLike, count: Callable[[int], int], seed: int) -> Indices:
+    """The first of the indices of each class, in an order that depends on the seed alone; so parts lie inside each other.
+
+    count   how many of a class are taken, given how many there are; all of them where it is more
+    """
     labels, chosen = np.asarray(labels, dtype=np.int64), np.unique(np.asarray(indices, dtype=np.int64))
     parts = [np.empty(0, np.int64)]
     for label in np.unique(labels[chosen]):
         members = chosen[labels[chosen] == label]
-        exact = round(len(members) * fraction, 6)  # 50 · 0.29 is 14.499999999999998 in binary, and 14.5 to the user
-        count = max(1, math.floor(exact + 0.5))
-        parts.append(members[order_of(len(members), seed, "fraction", int(label))[:count]])
+        parts.append(members[order_of(len(members), seed, "fraction", int(label))[: count(len(members))]])
     return np.sort(np.concatenate(parts))
 
 

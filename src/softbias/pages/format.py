@@ -25,12 +25,23 @@ def share(fraction: float) -> str:
     return f"{100 * fraction:g} %"
 
 
-def of_the_data(fraction: float) -> str:
+def amount_text(amount: float) -> str:
+    """How much of the training data: a share of at most 1, or above it a number of pictures of each class.
+
+    >>> amount_text(0.1), amount_text(1.0), amount_text(5.0)
+    ('10 %', '100 %', '5 per class')
     """
-    >>> of_the_data(0.1), of_the_data(1.0)
-    ('10 % of the data', 'all data')
+    return share(amount) if amount <= 1 else f"{amount:.0f} per class"
+
+
+def of_the_data(amount: float) -> str:
     """
-    return "all data" if fraction >= 1 else f"{share(fraction)} of the data"
+    >>> of_the_data(0.1), of_the_data(1.0), of_the_data(5.0)
+    ('10 % of the data', 'all data', '5 pictures per class')
+    """
+    if amount > 1:
+        return f"{amount:.0f} picture{'s' * (round(amount) > 1)} per class"
+    return "all data" if amount == 1 else f"{share(amount)} of the data"
 
 
 def probability(share: float) -> str:

@@ -40,7 +40,12 @@ def environment() -> Environment:
     made = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"percent": format.percent, "interval": format.interval, "share": format.share, "breakable": breakable}
+    made.filters |= {
+        "percent": format.percent,
+        "interval": format.interval,
+        "of_the_data": format.of_the_data,
+        "breakable": breakable,
+    }
     made.filters |= {"short": format.shortened, "count": format.count}
     made.globals |= {"style": style, "script": script, "policy": policy, "svg": svg, "sizes": figure_sizes}
     made.globals |= {"key_mark": key_mark, "csv_uri": csv_uri, "names_of": ordered_names, "COLORS": theme.COLORS}

@@ -208,6 +208,10 @@ SPLITTING: dict[str, Callable[..., str]] = {  # data/splits
     ),
     "val-serves-as-test": lambda: "there is no test split, so val is used as test and takes part in no choice",
     "train-fraction": lambda count, fraction: f"{count:,} training pictures, {share(fraction)} of each class",
+    "per-class": lambda count, per_class, fewer=0: (
+        f"{count:,} training pictures, {per_class:,} of each class"
+        + (f"; {fewer} {'class has' if fewer == 1 else 'classes have'} fewer, and all of theirs are taken" if fewer else "")
+    ),
     "val-from-train": lambda count: f"{count:,} of the training pictures are set aside to choose the best epoch",
 }
 CHECKING: dict[str, Callable[..., str]] = {  # data/check

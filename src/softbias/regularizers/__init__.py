@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from softbias.bounds import Length, ShortText, Within
-from softbias.errors import SoftbiasError, unknown_name
+from softbias.errors import SoftbiasError
 from softbias.registry import Registry
 from softbias.regularizers.base import Regularizer, head_average, minmax, reduce
 from softbias.regularizers.distance import Distance, attention_penalty, distance_loss, distance_penalty
@@ -76,21 +76,8 @@ def parse_regularizer(text: str) -> RegularizerConfig:
     >>> parse_regularizer("distance:layer=2,weight=0.001,beta=500")
     RegularizerConfig(name='distance', layers=(2,), weight=0.001, options={'beta': 500})
     """
-    name, _, rest = text.strip().partition(":")
+    name, given = REGULARIZERS.parse_choice(text, ("layer", "weight"))
     parameters = inspect.signature(find_regularizer(name)).parameters
-    known = [each for each, parameter in parameters.items() if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
-    given: dict[str, str] = {}
-    for pair in filter(None, rest.split(",")):
-        option, equals, value = pair.strip().partition("=")
-        if not equals or not value:
-            raise SoftbiasError(
-                f"a regularizer takes NAME=VALUE, as in {name}:layer=2,weight=0.01, but got {pair!r} in {text!r}"
-            )
-        if option not in ("layer", "weight", *known):
-            raise unknown_name(f"option of the regularizer {name}", option, ["layer", "weight", *known])
-        if option in given:
-            raise SoftbiasError(f"{option} is given twice in {text!r}")
-        given[option] = value
     if "layer" not in given:
         raise SoftbiasError(f"which layer? {name}:layer=2 regularizes the third; layers count from 0, but got {text!r}")
     try:

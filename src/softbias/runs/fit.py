@@ -77,6 +77,7 @@ def fit(
     *,
     seed: Seed | None = None,
     train_fraction: Fraction | None = None,
+    per_class: Count | None = None,
     out: AnyPath | None = None,
     resume: bool = False,
     config: AnyPath | None = None,
@@ -85,6 +86,7 @@ def fit(
     start: AnyPath = "auto",
     weights: AnyPath | None = None,
     finetune: Literal["linear", "full"] | None = None,
+    convert: ShortText | None = None,
     minutes: Minutes | None = None,
     keep: ShortText = "last,best",
     probe_every: Count | None = None,
@@ -108,6 +110,8 @@ def fit(
                    folder), or "auto": pretrained weights where they can be had
     weights        a file or folder of pretrained weights
     finetune       of a model that has learned something: "full", or "linear" for the head alone
+    convert        other attention for such a model, which computes the same at the start: "gated", "masked:blocks=0-9,rank=4"
+    per_class      train on that many pictures of each class (all there are, where fewer), instead of on a share
     data_options   img_size, resize_mode, group_by, skip_broken, data_dir
     minutes        time for training: the schedule is fitted to it
     keep           which checkpoints stay: last, best, every=K
@@ -126,11 +130,13 @@ def fit(
         recipe=recipe,
         seed=seed,
         train_fraction=train_fraction,
+        per_class=per_class,
         data_options=dict(data_options or {}),
         model_options=dict(model_options or {}),
         start=str(start),
         weights=None if weights is None else str(weights),
         finetune=finetune,
+        convert=convert,
         overrides=overrides,
     ).completed(base_config(config, out, resume))
     DataOptions.check(partial.data_options)

@@ -78,6 +78,8 @@ def finish(
         "model": spec.model,
         "seed": spec.seed,
         "train_fraction": spec.train_fraction,
+        "per_class": spec.per_class,
+        "convert": spec.convert,
         "objective": spec.recipe.objective,
         "pretext": objective.pretext,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -122,7 +124,7 @@ def finish(
     start = spec.start
     save(
         model, directory.model_folder, class_names=objective.output_names(data.class_names), preprocessing=preprocessing,
-        card=f"Trained from {describe(start)}." if start.learned else None, license=start.license,
+        card=card_text(spec), license=start.license,
         base_model=start.name if start.kind == "pretrained" else None,
     )  # fmt: skip
     summary["total_seconds"] = time.perf_counter() - started
@@ -135,6 +137,13 @@ def finish(
     write_text(directory.summary_path, json.dumps(summary, indent=2) + "\n")
     write_results_checksums(directory)
     return summary
+
+
+def card_text(spec: RunSpec) -> str | None:
+    """What the model card says about the weights that a run began with."""
+    if not spec.start.learned:
+        return None
+    return f"Trained from {describe(spec.start)}{f', converted to {spec.convert}' if spec.convert else ''}."
 
 
 def earlier_summary(run: Run, step: int) -> dict[str, Any]:

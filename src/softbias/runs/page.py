@@ -116,10 +116,12 @@ def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tu
     counts = {split: n for split, n in summary["pictures"].items() if n}
     size = " × ".join(map(str, summary["img_size"]))
     part = f", {share(summary['train_fraction'])} of the training pictures" if summary["train_fraction"] < 1 else ""
+    part = f", {summary['per_class']} training pictures per class" if summary.get("per_class") else part
     weighted = ", classes weighted because their sizes differ" if summary.get("class_weights") else ""
     rows = [
         ("Model", f"{summary['model']}, {summary['parameters']:,} parameters"),
         ("Start", describe(from_plain(Start, summary.get("start", {}), "summary.json: start"))),
+        *([("Attention", f"converted to {summary['convert']}")] if summary.get("convert") else []),
         ("Data", f"{summary['data']}{part}"),
         ("Pictures", f"{', '.join(f'{n:,} {split}' for split, n in counts.items())}; {size} pixels"),
         ("Objective", f"{summary['objective']}{weighted}"),

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from softbias.bounds import Fraction, Seed, ShortText
+from softbias.bounds import Count, Fraction, Seed, ShortText
 from softbias.errors import SoftbiasError
 from softbias.runs import finetuning
 from softbias.runs.automatic import Choice
-from softbias.runs.spec import RunSpec, check_model_options
+from softbias.runs.spec import RunSpec, check_amount, check_model_options
 from softbias.runs.start import WORDS, Start, StartChoice
 from softbias.schema import Checked
 from softbias.training.recipe import Recipe, find_recipe
@@ -42,6 +42,8 @@ class PartialRunSpec(Checked):
     start: ShortText | Start = "auto"
     weights: ShortText | None = None
     finetune: Literal["linear", "full"] | None = None
+    convert: ShortText | None = None
+    per_class: Count | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -131,7 +133,7 @@ class PartialRunSpec(Checked):
     @property
     def asks_for_weights(self) -> bool:
         """Whether it is an error if there are no pretrained weights."""
-        return self.start == "pretrained" or (self.start == "auto" and self.finetune == "linear")
+        return self.start == "pretrained" or (self.start == "auto" and bool(self.finetune == "linear" or self.convert))
 
     @property
     def is_pretext(self) -> bool:
@@ -143,6 +145,7 @@ class PartialRunSpec(Checked):
         if config is None:
             return self
         same_model = self.model in (None, config.model)
+        amount_is_open = self.train_fraction is None and self.per_class is None
         kept = config.model_options if same_model else {}
         start = self.start
         if isinstance(start, str) and same_model and config.start.answers(start, self.weights):
@@ -152,21 +155,29 @@ class PartialRunSpec(Checked):
             model=self.model or config.model,
             recipe=self.recipe or config.recipe,
             seed=config.seed if self.seed is None else self.seed,
-            train_fraction=config.train_fraction if self.train_fraction is None else self.train_fraction,
+            train_fraction=config.train_fraction if amount_is_open else self.train_fraction,
+            per_class=config.per_class if amount_is_open else self.per_class,
             data_options={**config.data_options, **self.data_options},
             model_options={**kept, **self.model_options},
             start=start,
             weights=self.weights,
             finetune=self.finetune or (config.finetune if start == config.start else None),
+            convert=self.convert or (config.convert if start == config.start else None),
             overrides=self.overrides,
         )
 
     def check(self) -> None:
         check_model_options(self.model_options)
+        check_amount(self.train_fraction, self.per_class)
         if self.model is not None and not (isinstance(self.start, Start) and self.start.kind == "run"):
             check_model_name(self.model)
         if self.finetune == "linear" and self.settled_start is not None and not self.settled_start.learned:
             raise SoftbiasError("--finetune linear needs a model that has learned something: --start pretrained or --start RUN")
+        if self.convert is not None:
+            from softbias.models.conversion import parse_conversion
+
+            parse_conversion(self.convert)
+            check_conversion(self.convert, self.settled_start, self.finetune)
         if self.overrides.get("regularize"):
             from softbias.regularizers import parse_regularizers
 
@@ -193,7 +204,20 @@ class PartialRunSpec(Checked):
             model_options=dict(self.model_options),
             start=start,
             finetune=self.finetune,
+            convert=self.convert,
+            per_class=self.per_class,
         )
+
+
+def check_conversion(convert: str | None, start: Start | None, finetune: str | None) -> None:
+    """Refuse a conversion of a model that has learned nothing, or of one of which the head alone learns."""
+    if convert is not None and start is not None and not start.learned:
+        raise SoftbiasError(
+            f"--convert {convert} is for a model that has learned something: --start pretrained or --start RUN; a fresh model "
+            "gets its attention by its name, such as --model convit_tiny"
+        )
+    if convert is not None and finetune == "linear":
+        raise SoftbiasError(f"--finetune linear trains the head alone, so --convert {convert} would change nothing")
 
 
 def check_model_name(name: str) -> None:

@@ -17,11 +17,12 @@ from torch import nn
 from softbias.checksums import DamagedError
 from softbias.data.dataset import Dataset
 from softbias.data.partition import split_together
-from softbias.data.splits import Split, nested_fraction
+from softbias.data.splits import Split, nested_fraction, nested_part
 from softbias.errors import SoftbiasError
 from softbias.files import replacing
 from softbias.kernels.launching import precompile
 from softbias.models import create_model, weight_files
+from softbias.models.conversion import converted, parse_conversion
 from softbias.models.convert import resize
 from softbias.models.storage import load
 from softbias.models.weights import load_state, load_weights, read_state_dict
@@ -44,9 +45,15 @@ UNEVEN = 3.0  # if the largest class has more than three times the images of the
 
 
 def make_split(data: Dataset, spec: RunSpec) -> Split:
-    """The split of a run. Its share of the training images is the same for every seed; where the set has no validation images,
-    the recipe's share of them is kept for choosing."""
+    """The split of a run. A share of the training images is the same for every seed. A number of each class depends on the
+    seed, because of few images it matters which ones they are. Where the set has no validation images, the recipe's share of
+    the training images is kept for choosing."""
     train, notes = data.splits["train"], []
+    if spec.per_class is not None:
+        number = spec.per_class
+        train = nested_part(data.labels, train, lambda members: number, spec.seed)
+        fewer = int((np.unique(data.labels[train], return_counts=True)[1] < number).sum())
+        notes.append(Note("per-class", {"count": len(train), "per_class": number, "fewer": fewer}))
     if spec.train_fraction < 1:
         train = nested_fraction(data.labels, train, spec.train_fraction, seed=0)
         notes.append(Note("train-fraction", {"count": len(train), "fraction": spec.train_fraction}))
@@ -110,6 +117,12 @@ def make_plan(
 
 
 def build_model(spec: RunSpec, classes: int, img_size: tuple[int, int], source: Path | None = None) -> nn.Module:
+    """The model that a run trains: the weights of its start, a head for its classes, and the attention that it asks for."""
+    model = start_model(spec, classes, img_size, source)
+    return model if spec.convert is None else converted(model, parse_conversion(spec.convert), spec.recipe.frozen_blocks)
+
+
+def start_model(spec: RunSpec, classes: int, img_size: tuple[int, int], source: Path | None = None) -> nn.Module:
     """A fresh model, one with pretrained weights, or the model of another run (`source`, its folder) with a new head."""
     start = spec.start
     if source:

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from softbias.notes import Note
 from softbias.runs import automatic, finetuning
 from softbias.runs.partial import PartialRunSpec
@@ -62,8 +64,7 @@ def resolve(
     pretext = partial.is_pretext
     start = partial.settled_start
     assert start is not None
-    share = 1.0 if partial.train_fraction is None else partial.train_fraction
-    n_train = max(1, round(len(data.splits["train"]) * share))
+    n_train = count_train(partial, data)
     model_named, recipe_named = partial.model is not None, partial.recipe is not None
     tunes = start.learned and partial.recipe == finetuning.RECIPE
     choice = automatic.choose(
@@ -98,6 +99,14 @@ def resolve(
         if spec.finetune != "linear":
             advice += (finetuning.cost_note(spec, n_train, data, minutes),)
     return Resolved(spec, data, tuple(notes), advice, minutes)
+
+
+def count_train(partial: PartialRunSpec, data: Dataset) -> int:
+    """About how many images the run will train on."""
+    train = data.splits["train"]
+    if partial.per_class is not None:
+        return int(np.minimum(np.bincount(data.labels[train]), partial.per_class).sum())
+    return max(1, round(len(train) * (1.0 if partial.train_fraction is None else partial.train_fraction)))
 
 
 def read_images(

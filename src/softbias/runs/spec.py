@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
 from softbias._version import __version__
-from softbias.bounds import Fraction, Seed, ShortText
+from softbias.bounds import Count, Fraction, Seed, ShortText
 from softbias.checksums import CHECKSUMS, DamagedError, read_checksums, sha256
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
@@ -47,8 +48,10 @@ class RunSpec(Checked):
     data            a named set, a folder, a CSV file or arrays
     data_options    img_size, resize_mode, group_by, skip_broken, …: options of the reader
     train_fraction  share of the training images, more than 0 and at most 1; nested and stratified
+    per_class       instead of a share, the number of training images of each class (all there are, where fewer); nested, too
     model_options   overrides of the model's spec
     start           the weights that it begins with
+    convert         attention that replaces that of the model after it has them, see `models.conversion`
     finetune        "linear" trains the head alone, "full" the whole model
     """
 
@@ -61,10 +64,18 @@ class RunSpec(Checked):
     model_options: Mapping[str, Any] = field(default_factory=dict)
     start: Start = field(default_factory=Start)
     finetune: Literal["linear", "full"] | None = None
+    convert: ShortText | None = None
+    per_class: Count | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_model_options(self.model_options)
+        check_amount(self.train_fraction, self.per_class)
+
+    @property
+    def amount(self) -> float:
+        """How much of the training images, as one number: a share, or above 1 the number of each class."""
+        return amount_of(self.train_fraction, self.per_class)
 
     def to_dict(self) -> dict[str, Any]:
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -106,6 +117,23 @@ class RunSpec(Checked):
         """<data>-<model>-<id>, in characters that a folder's name may have."""
         data = self.data if "/" not in self.data else Path(self.data).stem or Path(self.data).name
         return "-".join(re.sub(r"[^\w.]+", "_", part).strip("_") for part in (data, self.model, self.id))
+
+
+def amount_of(train_fraction: float, per_class: int | None) -> float:
+    """A share of the training images, at most 1, or the number of each class, above 1. Tables and charts are ordered by it.
+
+    >>> amount_of(0.1, None), amount_of(1.0, 5), amount_of(1.0, 1) > 1
+    (0.1, 5.0, True)
+    """
+    return train_fraction if per_class is None else max(float(per_class), math.nextafter(1, 2))  # 1 itself is all of them
+
+
+def check_amount(train_fraction: float | None, per_class: int | None) -> None:
+    if per_class is not None and train_fraction not in (None, 1):
+        raise SoftbiasError(
+            f"give a share of the training pictures or a number of each class, and not both: train_fraction={train_fraction:g} "
+            f"and per_class={per_class}"
+        )
 
 
 def check_model_options(options: Mapping[str, Any]) -> None:
@@ -189,7 +217,9 @@ class Summary(TypedDict):
     model: str
     seed: int
     train_fraction: float
+    per_class: NotRequired[int | None]
     start: NotRequired[Start]
+    convert: NotRequired[str | None]
     objective: str
     pretext: bool
     parameters: int

@@ -46,6 +46,7 @@ class Arm(Checked):
     start          "scratch", "pretrained", or the folder of a finished run; a study that was begun has what it stands for.
                    weights: a file or folder of pretrained weights
     finetune       after either: "full", or "linear" (the head alone)
+    convert        after either: other attention, such as "gated" or "masked:blocks=0-9" (`softbias.models.conversion`)
     """
 
     name: ShortText
@@ -57,12 +58,18 @@ class Arm(Checked):
     start: ShortText | Start = "scratch"
     weights: ShortText | None = None
     finetune: Literal["full", "linear"] | None = None
+    convert: ShortText | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_model_options(self.model_options)
         if self.pretrain and self.weights is None and self.start not in ("scratch", Start()):
             raise SoftbiasError(f"the arm {self.name} has both pretrain and start={self.start}; give one of them")
+        if self.convert is not None and self.pretrain is None and self.weights is None and self.start in ("scratch", Start()):
+            raise SoftbiasError(
+                f"the arm {self.name} has convert={self.convert}, which is for a model that has learned something: give start, "
+                "weights or pretrain, too"
+            )
 
 
 def shallow(given: Any) -> dict[str, Any]:
@@ -138,7 +145,7 @@ def parse_arm(text: str) -> Arm:
     """An arm from one line: MODEL@NAME=VALUE@NAME=VALUE.
 
     A name is a field of a recipe or of its augmentation; or img_size, pretrain (a recipe), start (pretrained, scratch or a
-    run), weights, finetune or name (what the report calls the arm); everything else is an option of the model.
+    run), weights, finetune, convert or name (what the report calls the arm); everything else is an option of the model.
 
     >>> arm = parse_arm("convit_nano@strength=2@lr=1e-3@name=strong")
     >>> arm.name, arm.model, arm.model_options, arm.recipe
@@ -155,7 +162,7 @@ def parse_arm(text: str) -> Arm:
             raise SoftbiasError(f"an override of an arm is NAME=VALUE, such as lr=1e-3, but got {override!r} in {text!r}")
         if name == "pretrain":
             arm["pretrain"] = Pretrain(find_recipe(value))
-        elif name in ("name", "start", "finetune", "weights"):
+        elif name in ("name", "start", "finetune", "weights", "convert"):
             arm[name] = value
         elif name == "img_size":
             arm["data_options"][name] = read_value(value)

@@ -13,7 +13,7 @@ from typing import Any
 import pandas
 
 from softbias import environment
-from softbias.bounds import AnyPath, Fraction, LongText, Seed, ShortText, Workers
+from softbias.bounds import AnyPath, Count, Fraction, LongText, Seed, ShortText, Workers
 from softbias.data.cache import writing_nothing
 from softbias.errors import describe_error
 from softbias.files import require_writable
@@ -199,6 +199,7 @@ def compare(
     models: LongText | Arm | Sequence[ShortText | Arm],
     *,
     fractions: Fraction | Sequence[Fraction] = 1.0,
+    per_class: Count | Sequence[Count] = (),
     seeds: SeedCount | Sequence[Seed] = 3,
     recipe: ShortText | Mapping[str, Any] | Recipe | None = None,
     budget: Budget = "steps",
@@ -218,6 +219,7 @@ def compare(
 
     models      arms: "deit_nano,convit_nano@strength=2", or a sequence of such
     fractions   shares of the training images, such as 0.1 or [0.1, 1]
+    per_class   instead of shares, numbers of training images of each class, such as 5 or [5, 10]
     recipe      a preset's name, fields on top of one ({"preset": "quick", "lr": 1e-3}), or a Recipe; chosen if not given
     overrides   fields of the recipe and of its augmentation
 
@@ -225,8 +227,9 @@ def compare(
     (`.differences`) and the path of the report (`.report`). A warning names the runs that failed.
     """
     spec = study_for(
-        data, arms_from(models), fractions=fractions, seeds=seeds, recipe=recipe, budget=budget, tune=tune, name=name,
-        out=out, store=store, data_options=data_options, device=device, overrides=overrides,
+        data, arms_from(models), fractions=fractions, per_class=per_class, seeds=seeds, recipe=recipe,
+        budget=budget, tune=tune, name=name, out=out, store=store, data_options=data_options, device=device,
+        overrides=overrides,
     )  # fmt: skip
     done = run_study(spec, out, jobs=jobs, on=on, device=device, report=report, display=choose_display(quiet=quiet))
     if done.failed:

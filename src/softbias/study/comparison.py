@@ -1,6 +1,6 @@
 """The tables of a study: what every arm reached, and how the arms differ.
 
-A frame has one row per finished run (`study.frame.runs_frame`). A cell is one arm on one data set at one fraction; its runs
+A frame has one row per finished run (`study.frame.runs_frame`). A cell is one arm on one data set at one amount; its runs
 differ in their seed. Differences are taken between runs of the same seed. `softbias.stats` explains the two sources of
 variation. The columns are named after them: seeds_low, seeds_high and images_low, images_high are 95 % intervals.
 """
@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from softbias.errors import unknown_name
-from softbias.pages.format import share
+from softbias.pages.format import amount_text
 from softbias.runs.run import Run
 from softbias.stats import (
     BOOTSTRAP_FROM,
@@ -35,12 +35,12 @@ from softbias.stats import (
 from softbias.study.headline import ALPHA, LEAST_SEEDS
 from softbias.terminal import make_console
 
-CELL = ["data", "train_fraction", "arm"]
+CELL = ["data", "amount", "arm"]
 MEANS = ["top5", "balanced_accuracy", "macro_f1", "baseline_accuracy", "images_per_second", "seconds", "peak_memory"]
 SAME = ["model", "n_train", "n_test", "parameters", "macs", "steps", "epochs"]
 ALL_PAIRS_UP_TO = 6  # arms; with more, each is compared with the first alone, because Holm's correction would leave nothing
 COMPARED = [
-    "data", "train_fraction", "arm", "other", "n", "arm_accuracy", "other_accuracy", "difference", "seeds_low", "seeds_high",
+    "data", "amount", "arm", "other", "n", "arm_accuracy", "other_accuracy", "difference", "seeds_low", "seeds_high",
     "sd", "p", "images_low", "images_high", "n_images", "relative",
 ]  # fmt: skip
 Correct = Callable[[str], "tuple[NDArray[np.int64], NDArray[np.bool_]] | None"]
@@ -58,7 +58,7 @@ def prepare(frame: pd.DataFrame) -> pd.DataFrame:
     arms = {arm: rank for rank, arm in enumerate(frame["arm"].unique())}
     sets = {name: rank for rank, name in enumerate(frame["data"].unique())}
     order = rows.assign(_arm=rows["arm"].map(arms), _data=rows["data"].map(sets))
-    order = order.sort_values(["_data", "train_fraction", "_arm", "seed"], kind="stable")
+    order = order.sort_values(["_data", "amount", "_arm", "seed"], kind="stable")
     return order.drop(columns=["_arm", "_data"]).reset_index(drop=True)
 
 
@@ -71,10 +71,10 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
                               they do not make them more; for a mean over seeds this is a little wider than needed
     """
     made: list[dict[str, Any]] = []
-    for (data, fraction, arm), cell in prepare(frame).groupby(CELL, sort=False):
+    for (data, amount, arm), cell in prepare(frame).groupby(CELL, sort=False):
         scores = cell["accuracy"].to_numpy(float)
         n_test = int(cell["n_test"].iloc[0]) if pd.notna(cell["n_test"].iloc[0]) else 0
-        row: dict[str, Any] = {"data": data, "train_fraction": fraction, "arm": arm, "n": len(cell), "accuracy": scores.mean()}
+        row: dict[str, Any] = {"data": data, "amount": amount, "arm": arm, "n": len(cell), "accuracy": scores.mean()}
         row["sd"] = scores.std(ddof=1) if len(scores) > 1 else np.nan
         row["seeds_low"], row["seeds_high"] = t_interval(scores)
         row["boot_low"], row["boot_high"] = bootstrap_interval(scores) if len(scores) >= BOOTSTRAP_FROM else NONE
@@ -104,7 +104,7 @@ def read_correct(run: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None
 
 
 def compare_arms(frame: pd.DataFrame, *, reference: str | None = None, correct: Correct = read_correct) -> pd.DataFrame:
-    """One row per pair of arms, data set and fraction: arm minus other, over the seeds that both have.
+    """One row per pair of arms, data set and amount: arm minus other, over the seeds that both have.
 
     reference      compare every other arm with this one; otherwise all pairs, or with more than six arms all with the first
     correct        the path of a run -> its test images, and which of them it got right
@@ -124,14 +124,14 @@ def compare_arms(frame: pd.DataFrame, *, reference: str | None = None, correct: 
         reference = arms[0]
     made: list[dict[str, Any]] = []
     tests: list[Paired] = []
-    for (data, fraction), cell in rows.groupby(["data", "train_fraction"], sort=False):
+    for (data, amount), cell in rows.groupby(["data", "amount"], sort=False):
         here = [arm for arm in arms if arm in set(cell["arm"])]
         for other, arm in combinations(here, 2):
             if reference not in (None, arm, other):
                 continue
             pair = (other, arm) if arm == reference else (arm, other)
             row, test = compare_pair(cell, pair, correct)
-            made.append({"data": data, "train_fraction": fraction, **row})
+            made.append({"data": data, "amount": amount, **row})
             tests.append(test)
     table = pd.DataFrame(made, columns=COMPARED)
     table["p_holm"] = holm(table["p"].to_numpy(float))
@@ -145,7 +145,7 @@ def compare_arms(frame: pd.DataFrame, *, reference: str | None = None, correct: 
 
 
 def compare_pair(cell: pd.DataFrame, pair: tuple[str, str], correct: Correct) -> tuple[dict[str, Any], Paired]:
-    """The row of two arms at one fraction of one data set, and its test."""
+    """The row of two arms at one amount of one data set, and its test."""
     one, two = (cell[cell["arm"] == name].set_index("seed") for name in pair)
     seeds = one.index.intersection(two.index)
     a, b = (runs.loc[seeds, "accuracy"].to_numpy(float) for runs in (one, two))
@@ -184,7 +184,7 @@ def over_images(ones: list[str], others: list[str], correct: Correct) -> tuple[I
 
 @dataclass(frozen=True)
 class AccuracyTable:
-    """Accuracies of one data set as text, for a terminal and for a notebook: a row per arm, a column per fraction."""
+    """Accuracies of one data set as text, for a terminal and for a notebook: a row per arm, a column per amount."""
 
     data: str
     head: list[str]
@@ -200,14 +200,14 @@ def accuracy_tables(frame: pd.DataFrame) -> tuple[list[AccuracyTable], str]:
     tables = []
     for data in dict.fromkeys(cells["data"]):
         part = cells[cells["data"] == data]
-        fractions = sorted(set(part["train_fraction"]))
-        by_fraction = {fraction: part[part["train_fraction"] == fraction] for fraction in fractions}
-        head = [f"{share(fraction)} ({rows['n_train'].iloc[0]:,} pictures)" for fraction, rows in by_fraction.items()]
+        amounts = sorted(set(part["amount"]))
+        by_amount = {amount: part[part["amount"] == amount] for amount in amounts}
+        head = [f"{amount_text(amount)} ({rows['n_train'].iloc[0]:,} pictures)" for amount, rows in by_amount.items()]
         rows = []
         for arm in dict.fromkeys(part["arm"]):
-            found = {row["train_fraction"]: row for _, row in part[part["arm"] == arm].iterrows()}
-            rows.append([arm, *(cell_text(found[fraction]) if fraction in found else "–" for fraction in fractions)])
-        by_pixel_regression = [rows["baseline_accuracy"].dropna() for rows in by_fraction.values()]
+            found = {row["amount"]: row for _, row in part[part["arm"] == arm].iterrows()}
+            rows.append([arm, *(cell_text(found[amount]) if amount in found else "–" for amount in amounts)])
+        by_pixel_regression = [rows["baseline_accuracy"].dropna() for rows in by_amount.values()]
         baseline = [f"{values.mean():.1%}" if len(values) else "–" for values in by_pixel_regression]
         tables.append(AccuracyTable(data, head, rows, baseline if any(map(len, by_pixel_regression)) else None))
     kinds = []
@@ -225,7 +225,7 @@ def cell_text(row: Any) -> str:
 
 
 def print_accuracies(frame: pd.DataFrame) -> None:
-    """Accuracy of every arm at every fraction with its interval, and the raw-pixel baseline below, in a terminal."""
+    """Accuracy of every arm at every amount with its interval, and the raw-pixel baseline below, in a terminal."""
     from rich.table import Table
 
     console = make_console()

@@ -125,7 +125,7 @@ def estimate_time(
         speed[run.arm, run.spec.data] = summary["seconds"] / summary["steps"]
     if any((run.arm, run.spec.data) not in speed for run in missing):
         message("timing a few steps of every arm")
-    for run in sorted(missing, key=lambda run: -run.spec.train_fraction):  # a small part has few steps per epoch
+    for run in sorted(missing, key=lambda run: -run.spec.amount):  # a small part has few steps per epoch
         key = run.arm, run.spec.data
         if key not in speed:
             speed[key] = seconds_per_step(run)
@@ -133,7 +133,7 @@ def estimate_time(
     found = {}
     for run in missing:
         spec = run.spec
-        split = spec.data, spec.train_fraction, spec.seed
+        split = spec.data, spec.amount, spec.seed
         fitted[split] += 1
         images = load_once(spec.data, spec.data_options)
         found[run.id] = run_seconds(spec, images, speed[run.arm, spec.data], baseline=fitted[split] <= baselines)

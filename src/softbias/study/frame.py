@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from softbias.errors import SoftbiasError
 from softbias.files import escaped
 from softbias.runs.run import Run
-from softbias.runs.spec import RunSpec, default_settings, non_default
+from softbias.runs.spec import RunSpec, amount_of, default_settings, non_default
 from softbias.study.plan import read_plan
 from softbias.study.spec import StudySpec, read_study
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas
 
 COLUMNS = (
-    "run", "id", "arm", "model", "data", "train_fraction", "seed", "objective", "pretext", "n_train", "n_test", "accuracy",
+    "run", "id", "arm", "model", "data", "amount", "seed", "objective", "pretext", "n_train", "n_test", "accuracy",
     "top5", "balanced_accuracy", "macro_f1", "baseline_accuracy", "parameters", "macs", "steps", "epochs", "images_per_second",
     "seconds", "peak_memory", "hardware", "finished",
 )  # fmt: skip
@@ -58,7 +58,8 @@ def read_runs(folders: str | Path | Iterable[str | Path]) -> tuple[pandas.DataFr
     """One row per finished run of a study's folder, of a store, or of run directories; and what is damaged.
 
     The plan of a study says which runs it has, and their arms. Loose runs are all taken, and their arms are named by the
-    settings that differ between them. `accuracy` and the scores after it are on the test images; `finished` is a time.
+    settings that differ between them. `amount` is the share of the training images, or above 1 the number of each class.
+    `accuracy` and the scores after it are on the test images; `finished` is a time.
     """
     import pandas
 
@@ -95,7 +96,7 @@ def read_runs(folders: str | Path | Iterable[str | Path]) -> tuple[pandas.DataFr
     frame = pandas.DataFrame(printable, columns=[name for name in COLUMNS if name != "run"])
     frame.insert(COLUMNS.index("run"), "run", pandas.Series([row["run"] for row in printable], dtype=object))
     frame["rank"] = [order.get(arm, len(order)) for arm in frame["arm"]]
-    frame = frame.sort_values(["data", "rank", "arm", "train_fraction", "seed"], ignore_index=True).drop(columns="rank")
+    frame = frame.sort_values(["data", "rank", "arm", "amount", "seed"], ignore_index=True).drop(columns="rank")
     return frame, tuple(damaged)
 
 
@@ -156,6 +157,7 @@ def row_of(run: Run) -> dict[str, Any]:
     row = {name: summary.get(name) for name in COLUMNS}
     row |= {name: test.get(name) for name in ("accuracy", "top5", "balanced_accuracy", "macro_f1")}
     row |= {"run": str(run.path), "n_train": summary["pictures"]["train"], "n_test": test.get("n"), "arm": None}
+    row["amount"] = amount_of(summary["train_fraction"], summary.get("per_class"))
     row |= {"baseline_accuracy": baseline.get("accuracy")}
     with suppress(OSError, SoftbiasError):  # `check_parts` gives the reason
         row["hardware"] = run.environment().get("hardware")
@@ -166,7 +168,7 @@ def row_of(run: Run) -> dict[str, Any]:
 def derived_arms(specs: Mapping[str, RunSpec]) -> dict[str, str]:
     """Names for the arms of runs that no study planned: the model, and the settings that differ among runs of one model.
 
-    The number of steps may follow from the fraction, so a setting names arms only if runs at one fraction differ in it.
+    The number of steps may follow from the amount of data, so a setting names arms only if runs on one amount differ in it.
     """
     found: dict[str, str] = {}
     by_model: dict[str, dict[str, RunSpec]] = {}
@@ -182,10 +184,10 @@ def derived_arms(specs: Mapping[str, RunSpec]) -> dict[str, str]:
 
 
 def differs(name: str, group: Mapping[str, RunSpec], settings: Mapping[str, dict[str, str]]) -> bool:
-    """Whether runs on the same data and fraction differ in a setting."""
+    """Whether runs on the same amount of the same data differ in a setting."""
     seen: dict[tuple[str, float], set[str]] = {}
     for id, spec in group.items():
-        seen.setdefault((spec.data, spec.train_fraction), set()).add(settings[id].get(name, "default"))
+        seen.setdefault((spec.data, spec.amount), set()).add(settings[id].get(name, "default"))
     return any(len(values) > 1 for values in seen.values())
 
 
@@ -197,5 +199,6 @@ def flat_settings(spec: RunSpec) -> dict[str, str]:
     flat |= {name: str(value) for name, value in recipe.items() if name != "augmentation"}
     flat |= {name: str(value) for name, value in recipe.get("augmentation", {}).items()}
     flat |= {"start": spec.start.name or spec.start.kind} if spec.start.learned else {}
+    flat |= {"convert": str(spec.convert)} if spec.convert else {}
     flat |= {"finetune": str(plain["finetune"])} if "finetune" in plain else {}
     return flat

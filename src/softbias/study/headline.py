@@ -33,7 +33,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class Headline:
-    """text: the sentence; supported: whether it states a supported difference; more: a sentence per other fraction."""
+    """text: the sentence; supported: whether it states a supported difference; more: a sentence per other amount."""
 
     text: str
     supported: bool
@@ -51,9 +51,9 @@ def headline(comparisons: pd.DataFrame) -> Headline:
         return Headline("One seed per model: nothing is claimed. Add seeds to compare them.", False)
     several = comparisons["data"].nunique() > 1
     sentences: list[tuple[str, bool]] = []
-    for key, cell in comparisons.groupby(["data", "train_fraction"], sort=False):
-        data, fraction = cast("tuple[str, float]", key)
-        where = f"{amount(fraction)}{f' of {data}' if several else ''}"
+    for key, cell in comparisons.groupby(["data", "amount"], sort=False):
+        data, amount = cast("tuple[str, float]", key)
+        where = f"{with_amount(amount)}{f' of {data}' if several else ''}"
         found = sentence(cell[cell["n"] > 1], where[0].upper() + where[1:])
         sentences += [] if found is None else [found]
     first = next((index for index, (_, supported) in enumerate(sentences) if supported), None)
@@ -68,16 +68,16 @@ def each(table: pd.DataFrame) -> list[Any]:
     return list(table.itertuples(index=False))
 
 
-def amount(fraction: float) -> str:
+def with_amount(amount: float) -> str:
     """
-    >>> amount(0.1), amount(1.0)
-    ('with 10 % of the data', 'with all the data')
+    >>> with_amount(0.1), with_amount(1.0), with_amount(5.0)
+    ('with 10 % of the data', 'with all the data', 'with 5 pictures per class')
     """
-    return "with all the data" if fraction >= 1 else f"with {of_the_data(fraction)}"
+    return "with all the data" if amount == 1 else f"with {of_the_data(amount)}"
 
 
 def sentence(cell: pd.DataFrame, where: str) -> tuple[str, bool] | None:
-    """About one data set at one fraction: the largest supported difference, or else the largest of all."""
+    """About one data set at one amount: the largest supported difference, or else the largest of all."""
     if not len(cell):
         return None
     supported = cell[cell["supported"]]

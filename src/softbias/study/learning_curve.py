@@ -33,7 +33,7 @@ from softbias.study.headline import each
 Floats = NDArray[np.float64]
 LEAST_SIZES = 3
 MATCHING = [
-    "data", "train_fraction", "arm", "other", "n", "target", "needed", "low", "high", "smallest", "largest", "supported",
+    "data", "amount", "arm", "other", "n", "target", "needed", "low", "high", "smallest", "largest", "supported",
 ]  # fmt: skip
 LEAST_DF = 3  # residual degrees of freedom; with fewer a band is wider than the chart
 DRAWS = 40_000  # with three seeds the tails are heavy: with 4,000 draws an edge still depends on the generator's seed
@@ -186,25 +186,26 @@ def fit_floor(x: Floats, logs: Floats, start: Fitted) -> Fitted | None:
 
 
 def matching_data(frame: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:
-    """How much data the weaker arm of each pair needs to match the stronger, as a share of the training images.
+    """How much data the weaker arm of each pair needs to match the stronger, as a share of the training images or as a
+    number of each class.
 
-    A row for every comparison on a data set with at least two fractions, below the largest fraction of the weaker arm.
+    A row for every comparison on a data set with at least two amounts, below the largest amount of the weaker arm.
     `needed` is inf where the weaker arm does not reach the target with all the data that was tried.
     """
     rows = prepare(frame)
     made = []
     for row in each(comparisons):
-        same = rows[rows["data"] == row.data]
+        same = rows[(rows["data"] == row.data) & ((rows["amount"] > 1) == (row.amount > 1))]  # in the same unit
         better, weaker = (row.arm, row.other) if row.difference >= 0 else (row.other, row.arm)
         curve: dict[Any, list[float]] = {
-            fraction: cell["accuracy"].tolist() for fraction, cell in same[same["arm"] == weaker].groupby("train_fraction")
+            amount: cell["accuracy"].tolist() for amount, cell in same[same["arm"] == weaker].groupby("amount")
         }
-        if len(curve) < 2 or not row.difference or row.train_fraction == max(curve):
+        if len(curve) < 2 or not row.difference or row.amount == max(curve):
             continue
-        target = same[(same["arm"] == better) & (same["train_fraction"] == row.train_fraction)]["accuracy"].tolist()
+        target = same[(same["arm"] == better) & (same["amount"] == row.amount)]["accuracy"].tolist()
         found = data_to_match(list(curve), list(curve.values()), target)
         made.append(
-            {"data": row.data, "train_fraction": row.train_fraction, "arm": better, "other": weaker, "n": row.n}
+            {"data": row.data, "amount": row.amount, "arm": better, "other": weaker, "n": row.n}
             | {"target": float(np.mean(target)), "needed": found.amount, "low": found.low, "high": found.high}
             | {"smallest": min(curve), "largest": max(curve), "supported": row.supported}
         )

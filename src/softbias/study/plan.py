@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from softbias.data.cache import may_write
 from softbias.errors import SoftbiasError
 from softbias.files import write_text
 from softbias.json_file import MOST_BYTES_OF_TABLES, read_json
-from softbias.pages.format import share
+from softbias.pages.format import amount_text
 from softbias.runs.spec import RunSpec
 from softbias.runs.start import SAME_STORE, Start
 from softbias.schema import from_plain
@@ -47,8 +47,8 @@ class PlannedRun:
 
     @property
     def label(self) -> str:
-        """The name of the run in messages: data, arm, share of the data, seed."""
-        return " · ".join([self.spec.data, self.arm, share(self.spec.train_fraction), f"seed {self.spec.seed}"])
+        """The name of the run in messages: data, arm, amount of data, seed."""
+        return " · ".join([self.spec.data, self.arm, amount_text(self.spec.amount), f"seed {self.spec.seed}"])
 
 
 def study_runs(spec: StudySpec, chosen: Chosen | None = None) -> list[PlannedRun]:
@@ -63,15 +63,15 @@ def study_runs(spec: StudySpec, chosen: Chosen | None = None) -> list[PlannedRun
             start = settled(arm)
             model_options, options = needed_options(arm, {**spec.data_options, **arm.data_options})
             images = load_once(data, options)
-            macs = arm_macs(arm, model_options, images) if start.kind != "run" else None
-            reference = reference or macs
             recipe = read_recipe(arm.recipe, spec.recipe).with_overrides((chosen or {}).get((data, arm.name), {}))
+            macs = arm_macs(arm, model_options, images, recipe.frozen_blocks) if start.kind != "run" else None
+            reference = reference or macs
             ratio = flops_ratio(spec, arm, reference, macs)
-            for fraction in spec.fractions:
+            for amount in spec.amounts:
                 for seed in spec.seeds:
                     own = RunSpec(
-                        data=data, model=arm.model, recipe=recipe, seed=seed, train_fraction=fraction, data_options=options,
-                        model_options=model_options, start=start,
+                        data=data, model=arm.model, recipe=recipe, seed=seed, **amount, data_options=options,
+                        model_options=model_options, start=start, convert=arm.convert,
                         finetune=arm.finetune or ("full" if start.learned or arm.pretrain else None),
                     )  # fmt: skip
                     own = replace(own, recipe=with_budget(spec, arm, own, images, ratio))
@@ -97,6 +97,7 @@ def pretraining(arm: Arm, own: RunSpec) -> PlannedRun:
         data=before.data or own.data, model=own.model, recipe=before.recipe,
         seed=own.seed if before.seed is None else before.seed,
         train_fraction=own.train_fraction if before.train_fraction is None else before.train_fraction,
+        per_class=own.per_class if before.train_fraction is None else None,
         data_options=own.data_options, model_options=own.model_options, start=own.start,
     )  # fmt: skip
     return PlannedRun(f"{arm.model} pre-training", spec)
@@ -123,7 +124,10 @@ def with_budget(spec: StudySpec, arm: Arm, own: RunSpec, images: Dataset, ratio:
         return recipe
     own_length = {"epochs", "steps", "preset"} & set(arm.recipe)
     whole = replace(
-        own, train_fraction=1.0, recipe=recipe if own_length else replace(spec.recipe, val_fraction=recipe.val_fraction)
+        own,
+        train_fraction=1.0,
+        per_class=None,
+        recipe=recipe if own_length else replace(spec.recipe, val_fraction=recipe.val_fraction),
     )
     per_epoch = steps_per_epoch(whole, images)
     steps = whole.recipe.steps or max(1, round(whole.recipe.epochs * per_epoch))
@@ -139,11 +143,12 @@ def steps_per_epoch(run: RunSpec, images: Dataset) -> int:
     return max(1, count // min(run.recipe.batch_size, count))
 
 
-def arm_macs(arm: Arm, options: Mapping[str, Any], images: Dataset) -> int:
+def arm_macs(arm: Arm, options: Mapping[str, Any], images: Dataset, frozen_blocks: int = 0) -> int:
     """Multiply-accumulates of the arm's model for one image. An arm that cannot be built is refused here, by its name."""
     import torch
 
     from softbias.models import create_model
+    from softbias.models.conversion import converted, parse_conversion
     from softbias.models.cost import count_macs
 
     try:
@@ -152,6 +157,8 @@ def arm_macs(arm: Arm, options: Mapping[str, Any], images: Dataset) -> int:
             model = create_model(
                 arm.model, num_classes=len(images.class_names), img_size=images.img_size, device=device, **options
             )
+            if arm.convert is not None:
+                model = converted(model, parse_conversion(arm.convert), frozen_blocks)
         return count_macs(model, 3, *images.img_size)
     except SoftbiasError as error:
         raise SoftbiasError(f"the arm {arm.name}: {error}") from error
@@ -189,6 +196,7 @@ class PlanRow(TypedDict):
     arm: str
     data: str
     train_fraction: float
+    per_class: NotRequired[int | None]
     seed: int
     steps: int | None
     needs: str | None
@@ -198,7 +206,8 @@ class PlanRow(TypedDict):
 def write_plan(runs: Sequence[PlannedRun], out: Path) -> None:
     rows = {
         run.id: PlanRow(
-            arm=run.arm, data=run.spec.data, train_fraction=run.spec.train_fraction, seed=run.spec.seed,
+            arm=run.arm, data=run.spec.data, train_fraction=run.spec.train_fraction,
+            per_class=run.spec.per_class, seed=run.spec.seed,
             steps=run.spec.recipe.steps, needs=run.needs, run=run.spec.title,
         )
         for run in runs

@@ -170,7 +170,7 @@ class StudyBars(StudyDisplay):
 
 def describe(run: PlannedRun) -> dict[str, Any]:
     spec = run.spec
-    return {"id": run.id, "arm": run.arm, "data": spec.data, "train_fraction": spec.train_fraction, "seed": spec.seed}
+    return {"id": run.id, "arm": run.arm, "data": spec.data, "amount": spec.amount, "seed": spec.seed}
 
 
 def choose_display(*, quiet: bool = False, json: bool = False) -> StudyDisplay:

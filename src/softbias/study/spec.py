@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from softbias.bounds import Fraction, Length, LongText, Seed, ShortText, Text, Within
+from softbias.bounds import Count, Fraction, Length, LongText, Seed, ShortText, Text, Within
 from softbias.errors import SoftbiasError
 from softbias.files import write_text
 from softbias.runs.spec import differences
@@ -35,7 +35,8 @@ Trials = Annotated[int, Within(0, 10_000)]
 SeedCount = Annotated[int, Within(1, MOST_RUNS)]
 FILE_TYPES: dict[str, Any] = {  # of fields that a file may have in a shorter form
     "data": ShortText | tuple[ShortText, ...], "arms": tuple[ShortText | dict[str, Any], ...],
-    "recipe": ShortText | dict[str, Any], "fractions": Fraction | tuple[Fraction, ...], "seeds": SeedCount | tuple[Seed, ...],
+    "recipe": ShortText | dict[str, Any], "fractions": Fraction | tuple[Fraction, ...],
+    "per_class": Count | tuple[Count, ...], "seeds": SeedCount | tuple[Seed, ...],
 }  # fmt: skip
 NAMED_DIFFERENCES = 4  # differences between two recipes that an error names
 
@@ -59,6 +60,7 @@ class PublishedNumber(TypedDict):
 class StudySpec(Checked):
     """A comparison: every arm with the same data, fractions, seeds, recipe and budget.
 
+    per_class   instead of fractions, the numbers of training images of each class (all there are, where fewer)
     budget      "steps": every run takes the steps of a run on all the data; "epochs": the recipe's epochs at every
                 fraction; "flops": the steps that cost as much as the first arm's
     tune        trials that every arm may spend on its learning rate and weight decay, on a validation part of the training data
@@ -71,6 +73,7 @@ class StudySpec(Checked):
     data: Annotated[tuple[ShortText, ...], Length(1, MOST_RUNS)]
     arms: Annotated[tuple[Arm, ...], Length(1, MOST_RUNS)]
     fractions: Annotated[tuple[Fraction, ...], Length(1, MOST_RUNS)] = (1.0,)
+    per_class: Annotated[tuple[Count, ...], Length(0, MOST_RUNS)] = ()
     seeds: Annotated[tuple[Seed, ...], Length(1, MOST_RUNS)] = (0, 1, 2)
     recipe: Recipe = field(default_factory=Recipe)
     budget: Budget = "steps"
@@ -88,16 +91,31 @@ class StudySpec(Checked):
         super().__post_init__()
         if not re.fullmatch(r"[\w.+-]+", self.name):
             raise SoftbiasError(f"a study's name is made of letters, digits, '.', '+', '-' and '_', but name={self.name!r}")
-        for what in ("data", "arms", "fractions", "seeds"):
+        for what in ("data", "arms", "fractions", "per_class", "seeds"):
             values = [arm.name for arm in self.arms] if what == "arms" else list(getattr(self, what))
             repeated = [str(value) for value, count in Counter(values).items() if count > 1]
             if repeated:
                 raise SoftbiasError(f"{what} of a study differ from each other, but {', '.join(repeated)} is repeated")
-        sizes = {"sets": self.data, "arms": self.arms, "fractions": self.fractions, "seeds": self.seeds}
+        if self.per_class and self.fractions != (1.0,):
+            raise SoftbiasError(
+                "a study takes shares of the training pictures (fractions) or numbers of each class (per_class), and not both"
+            )
+        sizes = {"sets": self.data, "arms": self.arms, "amounts of data": self.amounts, "seeds": self.seeds}
         count = math.prod(map(len, sizes.values()))
         if count > MOST_RUNS:
             product = " × ".join(f"{len(values):,} {name}" for name, values in sizes.items())
             raise SoftbiasError(f"{product} are {count:,} runs, but a study has at most {MOST_RUNS:,}")
+
+    @property
+    def amounts(self) -> tuple[dict[str, Any], ...]:
+        """The fields of a run that say how much of the training images it takes, from little to much."""
+        if self.per_class:
+            return tuple({"per_class": number} for number in self.per_class)
+        return tuple({"train_fraction": fraction} for fraction in self.fractions)
+
+    def with_most_data(self) -> StudySpec:
+        """The same study with the largest of its amounts of data alone."""
+        return replace(self, fractions=(max(self.fractions),), per_class=(max(self.per_class),) if self.per_class else ())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; of recipes and arms the fields that differ from the defaults."""
@@ -106,7 +124,7 @@ class StudySpec(Checked):
         plain["arms"] = [short_arm(arm) for arm in self.arms]
         plain["published"] = [dict(number) for number in self.published]
         empty = StudySpec("x", ("x",), (Arm("x", "x"),))
-        always = ("name", "data", "arms", "fractions", "seeds", "recipe", "budget")
+        always = ("name", "data", "arms", *(() if self.per_class else ("fractions",)), "seeds", "recipe", "budget")
         return {name: plain[name] for name in plain if name in always or getattr(self, name) != getattr(empty, name)}
 
     @staticmethod
@@ -124,13 +142,17 @@ class StudySpec(Checked):
         fields["seeds"] = seeds_from(fields.get("seeds", 3))
         fractions = fields.get("fractions", 1.0)
         fields["fractions"] = (fractions,) if isinstance(fractions, float) else fractions
+        numbers = fields.get("per_class", ())
+        fields["per_class"] = (numbers,) if isinstance(numbers, int) else numbers
         fields["recipe"] = read_recipe(fields["recipe"], where=f"{where}: recipe")
         return from_plain(StudySpec, fields, where)
 
 
 def extended(old: StudySpec, new: StudySpec) -> StudySpec:
-    """The old study with the new arms, data, fractions and seeds; other settings must be the same."""
+    """The old study with the new arms, data, amounts of it and seeds; other settings must be the same."""
     plain = ("budget", "tune", "data_options", "store")
+    if bool(old.per_class) != bool(new.per_class):
+        raise DifferentStudyError("one of them has shares of the training pictures, the other numbers of each class")
     different = [name for name in ("recipe", *plain) if getattr(old, name) != getattr(new, name)]
     arms = {arm.name: arm for arm in old.arms}
     different += [f"arm {arm.name}" for arm in new.arms if arms.setdefault(arm.name, arm) != arm]
@@ -147,6 +169,7 @@ def extended(old: StudySpec, new: StudySpec) -> StudySpec:
         data=tuple(dict.fromkeys((*old.data, *new.data))),
         arms=tuple(arms.values()),
         fractions=tuple(sorted({*old.fractions, *new.fractions})),
+        per_class=tuple(sorted({*old.per_class, *new.per_class})),
         seeds=tuple(sorted({*old.seeds, *new.seeds})),
     )
 
@@ -171,6 +194,17 @@ def parse_numbers(text: str, what: str) -> tuple[float, ...]:
         return tuple(float(word) for word in text.split(","))
     except ValueError:
         raise SoftbiasError(f"{what} takes numbers separated by commas, such as 0.1,1, but got {text!r}") from None
+
+
+def parse_counts(text: str, what: str) -> tuple[int, ...]:
+    """
+    >>> parse_counts("5,10", "--per-class")
+    (5, 10)
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and len(word) < 20 for word in words):
+        raise SoftbiasError(f"{what} takes whole numbers separated by commas, such as 5,10, but got {text!r}")
+    return tuple(map(int, words))
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from softbias.errors import SoftbiasError
 from softbias.files import write_text
-from softbias.pages.format import share
+from softbias.pages.format import amount_text
 from softbias.runs.run import Run
+from softbias.runs.spec import amount_of
 from softbias.runs.store import Store
 from softbias.study.execute import ExecutionSettings, Executor, execute
 from softbias.study.plan import PlannedRun, study_runs
@@ -42,7 +43,7 @@ def tune(
     optuna = import_optuna()
     store = Store(out / "trials")
     own = replace(settings, store=store.path, baseline=False, test=False)
-    whole = study_runs(replace(spec, fractions=(max(spec.fractions),), seeds=spec.seeds[:1], tune=0))
+    whole = study_runs(replace(spec.with_most_data(), seeds=spec.seeds[:1], tune=0))
     needed = {run.needs for run in whole}
     before = [run for run in whole if run.id in needed]
     share_pretrainings(before, store, executor, settings, display)
@@ -50,7 +51,7 @@ def tune(
     searches = {key: new_search(optuna, run) for key, run in bases.items()}
     display.message(
         f"{spec.tune} trials for each of {len(bases)} arm{'s' * (len(bases) != 1)}: learning rate and weight decay, scored on "
-        f"{VALIDATION:.0%} of the training pictures at {share(max(spec.fractions))}, seed {spec.seeds[0]}; "
+        f"{VALIDATION:.0%} of the training pictures at {amount_text(most_data(spec))}, seed {spec.seeds[0]}; "
         "the test pictures are not used"
     )
     records: dict[Key, list[dict[str, Any]]] = {key: [] for key in bases}
@@ -73,6 +74,11 @@ def tune(
         chosen[key] = {"lr": best["lr"], "weight_decay": best["weight_decay"]}
     write_record(out, spec, records, chosen)
     return chosen
+
+
+def most_data(spec: StudySpec) -> float:
+    """The largest amount of data of a study, see `runs.spec.amount_of`."""
+    return amount_of(max(spec.fractions), max(spec.per_class, default=None))
 
 
 def import_optuna() -> Any:
@@ -150,5 +156,5 @@ def write_record(
     rows = [
         {"data": data, "arm": arm, "chosen": chosen[data, arm], "trials": trials} for (data, arm), trials in records.items()
     ]
-    settings = {"trials": spec.tune, "train_fraction": max(spec.fractions), "seed": spec.seeds[0], "validation": VALIDATION}
+    settings = {"trials": spec.tune, "amount": most_data(spec), "seed": spec.seeds[0], "validation": VALIDATION}
     write_text(out / RECORD, json.dumps({**settings, "arms": rows}, indent=1) + "\n")

@@ -41,7 +41,7 @@ def test_the_numbers_are_those_of_the_runs(study):
         row = json.loads(summary.read_text())
         cells.setdefault((row["model"], row["train_fraction"]), []).append(row["test"]["accuracy"])
     table = pd.read_csv(study / "figures" / "sample-efficiency-fashion.csv")
-    ours = table[table["kind"] == "measured"].set_index(["arm", "train_fraction"])
+    ours = table[table["kind"] == "measured"].set_index(["arm", "amount"])
     assert len(ours) == len(cells) == 9
     text = text_of(study / "report.html")
     for (arm, fraction), values in cells.items():
@@ -201,8 +201,8 @@ def test_an_arm_that_is_wrong_is_quoted_with_a_wrong_answer():
 def test_data_to_match_is_a_bound_where_it_was_not_reached_and_has_edges_of_two_digits():
     row = {"data": "d", "arm": "a", "other": "b", "n": 3, "target": 0.7, "low": 0.4693, "smallest": 0.05, "largest": 1.0}
     rows = [
-        row | {"train_fraction": 0.05, "needed": np.inf, "high": np.inf},
-        row | {"train_fraction": 0.2, "needed": 0.6336, "high": 0.997},
+        row | {"amount": 0.05, "needed": np.inf, "high": np.inf},
+        row | {"amount": 0.2, "needed": 0.6336, "high": 0.997},
     ]
     unreached, reached = ([cell.main for cell in line] for line in matching_table(pd.DataFrame(rows), "d").rows)
     assert unreached[-3:] == ["> 100 %", "47 % to > 100 %", "> 20 ×"]

@@ -113,7 +113,7 @@ def render_report(results: Results, sections: list[dict[str, Any]], published: T
         arms=material.arms,
         sections=sections,
         published=published,
-        examples={data: example_section(material, data, material.fractions(data)[-1]) for data in material.sets},
+        examples={data: example_section(material, data, material.amounts(data)[-1]) for data in material.sets},
         measured=measured_after(material.folder),
         facts_of_runs=facts(material),
         commands=commands(material),
@@ -126,10 +126,14 @@ def size_of(results: Results) -> str:
     """The size of the study, in one line."""
     most, least = results.seeds, int(results.summary["n"].min())
     seeds = count(most, "seed") if most == least else f"{least} to {most} seeds"
-    amounts = ", ".join(f"{100 * value:g}" for value in sorted(set(results.summary["train_fraction"])))
+    amounts = sorted({float(value) for value in results.summary["amount"]})
+    shares = ", ".join(f"{100 * value:g}" for value in amounts if value <= 1)
+    numbers = ", ".join(f"{value:.0f}" for value in amounts if value > 1)
     material = results.material
     parts = [f"{len(material.runs)} runs", count(len(material.arms), "model"), ", ".join(material.sets)]
-    return " · ".join([*parts, f"{amounts} % of the training data", f"{seeds} each"])
+    parts += [f"{shares} % of the training data"] if shares else []
+    parts += [f"{numbers} training pictures per class"] if numbers else []
+    return " · ".join([*parts, f"{seeds} each"])
 
 
 def study_file(material: Material) -> str:

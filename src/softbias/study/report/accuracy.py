@@ -13,20 +13,20 @@ import numpy as np
 import pandas as pd
 
 from softbias.pages.charts import Axis, Cell, Chart, Series, Table, line, padded
-from softbias.pages.format import count, of_the_data, p_value, plus_minus, points, share, short_number, shortened, span
+from softbias.pages.format import amount_text, count, of_the_data, p_value, plus_minus, points, short_number, shortened, span
 from softbias.study.comparison import ALL_PAIRS_UP_TO
 from softbias.study.headline import LEAST_SEEDS, each
 from softbias.study.report.results import ReportBlock, Results, slug
 
 BASELINE = "logistic regression on raw pixels"
 KEPT = [
-    "data", "arm", "train_fraction", "n_train", "n", "accuracy", "sd", "seeds_low", "seeds_high", "images_low", "images_high",
+    "data", "arm", "amount", "n_train", "n", "accuracy", "sd", "seeds_low", "seeds_high", "images_low", "images_high",
     "n_test", "top5", "balanced_accuracy", "macro_f1", "baseline_accuracy",
 ]  # fmt: skip
 
 
 def accuracy_blocks(results: Results, data: str) -> list[ReportBlock]:
-    draw = by_arm if len(results.material.fractions(data)) == 1 else by_amount
+    draw = by_arm if len(results.material.amounts(data)) == 1 else by_amount
     wide = ", which with two seeds is ± 12.7 standard errors and may leave the chart" if results.seeds == 2 else ""
     none = " (there is none with a single seed)" if results.seeds == 1 else ""
     diamonds = " Open diamonds: published numbers." if len(results.published) else ""
@@ -38,29 +38,30 @@ def accuracy_blocks(results: Results, data: str) -> list[ReportBlock]:
 
 
 def by_amount(results: Results, data: str) -> Chart:
-    """Curves over the share of the training pictures."""
+    """Curves over the share of the training pictures, or over their number in each class."""
     material, rows, published = results.material, results.cells(data), results.published_beside(data)
-    baseline = 100 * rows.groupby("train_fraction")["baseline_accuracy"].mean().dropna()
+    baseline = 100 * rows.groupby("amount")["baseline_accuracy"].mean().dropna()
     series = baseline_series([float(value) for value in baseline.index], baseline.tolist(), "raw-pixel baseline")
     for arm in material.arms:
-        cells = rows[rows["arm"] == arm].sort_values("train_fraction")
+        cells = rows[rows["arm"] == arm].sort_values("amount")
         if not len(cells):
             continue
         number, runs = material.number(arm), runs_of(results, data, arm)
         if len(runs) > len(cells):
             heights = (100 * runs["accuracy"]).tolist()
-            series.append(Series("dots", arm, runs["train_fraction"].tolist(), heights, number, hover=seed_texts(arm, runs)))
+            series.append(Series("dots", arm, runs["amount"].tolist(), heights, number, hover=seed_texts(arm, runs)))
         low, high = ((100 * cells[f"seeds_{name}"]).tolist() for name in ("low", "high"))
         hover, heights = [cell_text(row) for row in each(cells)], (100 * cells["accuracy"]).tolist()
-        series.append(Series("line", arm, cells["train_fraction"].tolist(), heights, number, low, high, hover, arm))
+        series.append(Series("line", arm, cells["amount"].tolist(), heights, number, low, high, hover, arm))
     for row in each(published):
         known, hover = results.number(row.arm), [published_text(row)]
-        series.append(Series("published", f"published: {row.arm}", [row.train_fraction], [row.value], known, hover=hover))
-    fractions, sizes = material.fractions(data), rows.groupby("train_fraction")["n_train"].first()
-    ticks = [(value, f"{share(value)}\n{short_number(float(sizes[value]))}") for value in fractions]
-    ticks += [(float(value), share(value)) for value in sorted(set(published["train_fraction"]) - set(fractions))]
+        series.append(Series("published", f"published: {row.arm}", [row.amount], [row.value], known, hover=hover))
+    amounts, sizes = material.amounts(data), rows.groupby("amount")["n_train"].first()
+    ticks = [(value, f"{amount_text(value)}\n{short_number(float(sizes[value]))}") for value in amounts]
+    ticks += [(float(value), amount_text(value)) for value in sorted(set(published["amount"]) - set(amounts))]
     edges = min(value for value, _ in ticks) / 1.15, max(value for value, _ in ticks) * 1.08
-    x = Axis("training pictures, share and number", log=True, ticks=sorted(ticks), range=edges)
+    what = "of each class" if min(amounts) > 1 else "share" if max(amounts) <= 1 else "share or of each class"
+    x = Axis(f"training pictures, {what} and number", log=True, ticks=sorted(ticks), range=edges)
     y = Axis("test accuracy", range=range_of(series, rows, "y"), suffix=" %")
     return accuracy_chart(results, data, "Accuracy by amount of training data", series, x, y, 420)
 
@@ -85,7 +86,7 @@ def by_arm(results: Results, data: str) -> Chart:
             series.append(Series("published", f"published: {row.arm}", [row.value], [height[row.arm]], number, hover=hover))
     x = Axis("test accuracy", range=range_of(series, rows, "x"), suffix=" %")
     y_axis = Axis(ticks=[(y, shortened(arm, 34)) for arm, y in height.items()], range=edges, categories=True)
-    title = f"Accuracy with {of_the_data(material.fractions(data)[0])}"
+    title = f"Accuracy with {of_the_data(material.amounts(data)[0])}"
     return accuracy_chart(results, data, title, series, x, y_axis, 100 + 34 * len(arms))
 
 
@@ -93,9 +94,9 @@ def accuracy_chart(results: Results, data: str, title: str, series: list[Series]
     rows, published = results.cells(data), results.published_beside(data)
     table = rows[KEPT].assign(kind="measured")
     if len(published):
-        others = published[["data", "arm", "train_fraction"]].assign(accuracy=published["value"] / 100, kind="published")
+        others = published[["data", "arm", "amount"]].assign(accuracy=published["value"] / 100, kind="published")
         table = pd.concat([table.astype(object), others.astype(object)], ignore_index=True)
-    best = "; ".join(f"{row.arm} {100 * row.accuracy:.1f} % with {of_the_data(row.train_fraction)}" for row in each(rows))
+    best = "; ".join(f"{row.arm} {100 * row.accuracy:.1f} % with {of_the_data(row.amount)}" for row in each(rows))
     alt, key = f"Test accuracy on {data}: {best}", f"sample-efficiency-{slug(data)}"
     return Chart(key, title, series, x, y, alt, results.material.arms, table, height=height, wide=True)
 
@@ -126,33 +127,33 @@ def seed_texts(arm: str, runs: pd.DataFrame) -> list[str]:
 
 
 def published_text(row: Any) -> str:
-    return f"published: {row.arm}, {row.data}, {of_the_data(row.train_fraction)}\n{row.printed} %\n{row.note}"
+    return f"published: {row.arm}, {row.data}, {of_the_data(row.amount)}\n{row.printed} %\n{row.note}"
 
 
 def cell_text(row: Any) -> str:
     """The values of an arm at one amount of data."""
-    lines = [f"{row.arm}, {of_the_data(row.train_fraction)}", f"{100 * row.accuracy:.1f} %, n = {count(row.n, 'seed')}"]
+    lines = [f"{row.arm}, {of_the_data(row.amount)}", f"{100 * row.accuracy:.1f} %, n = {count(row.n, 'seed')}"]
     lines += [f"over seeds {span(row.seeds_low, row.seeds_high)} %"] if row.n > 1 else []
     return "\n".join([*lines, f"over test pictures {span(row.images_low, row.images_high)} %"])
 
 
 def accuracy_table(results: Results, data: str) -> Table:
-    """Arms by fractions: mean ± over seeds, below it the interval over test pictures and the top-5 accuracy."""
-    fractions = results.material.fractions(data)
-    cells = {(row.arm, row.train_fraction): row for row in each(results.cells(data))}
+    """Arms by amounts: mean ± over seeds, below it the interval over test pictures and the top-5 accuracy."""
+    amounts = results.material.amounts(data)
+    cells = {(row.arm, row.amount): row for row in each(results.cells(data))}
     rows = []
     for arm in results.material.arms:
-        found = [cells.get((arm, fraction)) for fraction in fractions]
+        found = [cells.get((arm, amount)) for amount in amounts]
         if any(found):
             rows.append([Cell(arm, number=results.material.number(arm)), *(accuracy_cell(row) for row in found)])
-    baseline = results.cells(data).groupby("train_fraction")["baseline_accuracy"].mean()
+    baseline = results.cells(data).groupby("amount")["baseline_accuracy"].mean()
     if baseline.notna().any():  # large sets have no baseline
-        rows.append(line("raw-pixel baseline", *(points(float(baseline[fraction]), sign=False) for fraction in fractions)))
+        rows.append(line("raw-pixel baseline", *(points(float(baseline[amount]), sign=False) for amount in amounts)))
     note = (
         "Test accuracy in percent. ± is the 95 % t interval over n seeds, “pictures” the 95 % interval over test pictures "
         "(Wilson)."
     )
-    head = ["model", *(of_the_data(fraction) for fraction in fractions)]
+    head = ["model", *(of_the_data(amount) for amount in amounts)]
     return Table(f"accuracy-{data}", f"Test accuracy on {data}, percent", head, rows, note)
 
 
@@ -172,11 +173,11 @@ def matching_blocks(results: Results, data: str) -> list[ReportBlock]:
 def matching_table(matching: pd.DataFrame, data: str, seeds: int = 3) -> Table:
     rows = []
     for row in each(matching[matching["data"] == data]):
-        times = f"{row.needed / row.train_fraction:.1f} ×" if np.isfinite(row.needed) else "–"
+        times = f"{row.needed / row.amount:.1f} ×" if np.isfinite(row.needed) else "–"
         if row.needed == np.inf:
-            times = f"> {row.largest / row.train_fraction:.3g} ×"
+            times = f"> {row.largest / row.amount:.3g} ×"
         reached = points(row.target, sign=False)
-        rows.append(line(row.arm, share(row.train_fraction), reached, row.other, needed(row.needed, row), bounds(row), times))
+        rows.append(line(row.arm, amount_text(row.amount), reached, row.other, needed(row.needed, row), bounds(row), times))
     head = ["model", "with", "reaches", "other model", "needs", "95 % over seeds", "times as much"]
     single = " With one seed these are single curves, not findings." if seeds == 1 else ""
     note = (
@@ -187,16 +188,18 @@ def matching_table(matching: pd.DataFrame, data: str, seeds: int = 3) -> Table:
 
 
 def needed(value: float, row: Any, digits: int = 3) -> str:
-    """A share of the data, or a bound where it lies outside the amounts that were tried."""
+    """An amount of data, or a bound where it lies outside the amounts that were tried."""
     if np.isnan(value):
         return "–"
     if np.isinf(value):
-        return f"> {share(row.largest)}" if value > 0 else f"< {share(row.smallest)}"
+        return f"> {amount_text(row.largest)}" if value > 0 else f"< {amount_text(row.smallest)}"
+    if row.largest > 1:
+        return f"{value:.{digits}g} per class"
     return f"{100 * value:.{digits if value < 0.995 else 3}g} %"
 
 
 def bounds(row: Any) -> str:
-    """The interval of a share of the data; it is simulated, so two digits are enough."""
+    """The interval of an amount of data; it is simulated, so two digits are enough."""
     if np.isnan(row.low):
         return "–"
     low, high = (needed(edge, row, digits=2) for edge in (row.low, row.high))
@@ -217,17 +220,17 @@ def differences_blocks(results: Results, data: str) -> list[ReportBlock]:
 
 
 def differences_chart(results: Results, data: str) -> Chart | None:
-    """A row per pair and fraction: a thick whisker over seeds and a thin one over test pictures."""
+    """A row per pair and amount: a thick whisker over seeds and a thin one over test pictures."""
     rows = results.comparisons[(results.comparisons["data"] == data) & results.comparisons["difference"].notna()]
     if not len(rows):
         return None
     series, ticks, values, texts = [], [], [0.0], []
     for index, row in enumerate(reversed(each(rows))):
         name = f"{row.arm} − {row.other}"
-        ticks.append((float(index), f"{name}, {share(row.train_fraction)}"))
+        ticks.append((float(index), f"{name}, {amount_text(row.amount)}"))
         pair: dict[str, Any] = {"number": results.number(row.arm), "other": results.number(row.other)}
         x, y = [100 * row.difference], [float(index)]
-        hover = [f"{name}, {of_the_data(row.train_fraction)}", f"{points(row.difference)} points, n = {row.n}"]
+        hover = [f"{name}, {of_the_data(row.amount)}", f"{points(row.difference)} points, n = {row.n}"]
         hover += [f"over seeds {span(row.seeds_low, row.seeds_high, sign=True)}"] if row.n > 1 else []
         if np.isfinite(row.images_low):
             hover += [f"over test pictures {span(row.images_low, row.images_high, sign=True)}"]
@@ -264,7 +267,7 @@ def differences_table(results: Results, data: str) -> Table:
         family = (f"{points(row.detectable_family, sign=False)} in family",) if np.isfinite(row.detectable_family) else ()
         rows.append(
             line(
-                Cell(f"{row.arm} − {row.other}", (f"{share(row.train_fraction)} of the data, n = {row.n}",)),
+                Cell(f"{row.arm} − {row.other}", (f"{of_the_data(row.amount)}, n = {row.n}",)),
                 Cell(points(row.difference), relative),
                 span(row.seeds_low, row.seeds_high, sign=True),
                 span(row.images_low, row.images_high, sign=True),

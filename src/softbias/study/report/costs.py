@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from softbias.pages.charts import Axis, Cell, Chart, Series, Table, line, padded
-from softbias.pages.format import duration, memory, of_the_data, points, share, short_number, shortened
+from softbias.pages.format import duration, memory, of_the_data, points, short_number, shortened
 from softbias.study.headline import LEAST_SEEDS, each
-from softbias.study.report.results import ReportBlock, Results, classes_of, slug
+from softbias.study.report.results import ReportBlock, Results, amount_key, classes_of, slug
 
 CLASSES = 20  # in the chart; the table has all
 COSTS = {
@@ -23,15 +23,15 @@ COSTS = {
 
 def cost_blocks(results: Results, data: str) -> list[ReportBlock]:
     """Accuracy with the most data against parameters, MACs, speed and memory."""
-    fraction = results.material.fractions(data)[-1]
-    charts = [cost_chart(results, data, fraction, column) for column in COSTS]
-    text = f"With {of_the_data(fraction)}. Speed and memory are those of the training, on the hardware named below."
+    amount = results.material.amounts(data)[-1]
+    charts = [cost_chart(results, data, amount, column) for column in COSTS]
+    text = f"With {of_the_data(amount)}. Speed and memory are those of the training, on the hardware named below."
     drawn = [chart for chart in charts if chart is not None]
     return [ReportBlock(drawn, text, [cost_table(results, data)], columns="charts four")]
 
 
-def cost_chart(results: Results, data: str, fraction: float, column: str) -> Chart | None:
-    cells = results.cells(data, fraction)
+def cost_chart(results: Results, data: str, amount: float, column: str) -> Chart | None:
+    cells = results.cells(data, amount)
     rows = cells[pd.to_numeric(cells[column]) > 0] if column in cells else cells[:0]  # not every run knows its cost
     if not len(rows):
         return None
@@ -57,12 +57,12 @@ def cost_chart(results: Results, data: str, fraction: float, column: str) -> Cha
         y=Axis("test accuracy", range=padded(heights, 0.15), suffix=" %"),
         alt=f"Accuracy against {title} on {data}: {'; '.join(texts)}",
         names=results.material.arms,
-        table=rows[["data", "train_fraction", "arm", column, "accuracy", "seeds_low", "seeds_high", "n"]],
+        table=rows[["data", "amount", "arm", column, "accuracy", "seeds_low", "seeds_high", "n"]],
     )
 
 
 def cost_table(results: Results, data: str) -> Table:
-    fraction = results.material.fractions(data)[-1]
+    amount = results.material.amounts(data)[-1]
     rows = [
         line(
             Cell(row.arm, number=results.number(row.arm)),
@@ -73,16 +73,16 @@ def cost_table(results: Results, data: str) -> Table:
             duration(row.seconds),
             points(row.accuracy, sign=False),
         )
-        for row in each(results.cells(data, fraction))
+        for row in each(results.cells(data, amount))
     ]
     head = ["model", "parameters", "MACs", "pictures/s", "peak memory", "training", "accuracy, %"]
-    return Table(f"cost-{data}", f"Cost and accuracy on {data} with {share(fraction)} of the data", head, rows)
+    return Table(f"cost-{data}", f"Cost and accuracy on {data} with {of_the_data(amount)}", head, rows)
 
 
 def class_blocks(results: Results, data: str) -> list[ReportBlock]:
     """The recall of every class with the most and with the least data."""
-    fractions = results.material.fractions(data)
-    charts = [class_chart(results, data, fraction) for fraction in dict.fromkeys([fractions[-1], fractions[0]])]
+    amounts = results.material.amounts(data)
+    charts = [class_chart(results, data, amount) for amount in dict.fromkeys([amounts[-1], amounts[0]])]
     drawn = [chart for chart in charts if chart is not None]
     if not drawn:
         return [ReportBlock(text="The runs have no scores per class.")]
@@ -94,13 +94,13 @@ def class_blocks(results: Results, data: str) -> list[ReportBlock]:
     return [ReportBlock(text=text), *blocks]
 
 
-def class_chart(results: Results, data: str, fraction: float) -> Chart | None:
+def class_chart(results: Results, data: str, amount: float) -> Chart | None:
     """Recall of every class by arm, mean over seeds."""
     material = results.material
     found = [
         classes_of(row.run).assign(arm=arm, seed=row.seed)
         for arm in material.arms
-        for row in each(material.cell(data, fraction, arm))
+        for row in each(material.cell(data, amount, arm))
         if len(classes_of(row.run))
     ]
     if not found:
@@ -114,7 +114,7 @@ def class_chart(results: Results, data: str, fraction: float) -> Chart | None:
     spreads = (recalls.max(axis=1) - recalls.min(axis=1)).sort_values(ascending=False, kind="stable")
     chosen = list(spreads.index[:CLASSES])
     height = {name: float(len(chosen) - 1 - index) for index, name in enumerate(chosen)}
-    table = means.reset_index().assign(data=data, train_fraction=fraction)
+    table = means.reset_index().assign(data=data, amount=amount)
     table["spread"] = table["name"].map(spreads)
     table = table.sort_values(["spread", "name"], ascending=[False, True], kind="stable")
     ends = [[100 * float(edge) for edge in (recalls.loc[name].min(), recalls.loc[name].max())] for name in chosen]
@@ -127,14 +127,14 @@ def class_chart(results: Results, data: str, fraction: float) -> Chart | None:
     low, high = padded(values, 0.04) if values else (0.0, 100.0)
     ticks = [(y, shortened(str(name), 24)) for name, y in height.items()]
     return Chart(
-        key=f"classes-{slug(data)}-{100 * fraction:g}",
-        title=f"Share of each class that is found (recall), {of_the_data(fraction)}",
+        key=f"classes-{slug(data)}-{amount_key(amount)}",
+        title=f"Share of each class that is found (recall), {of_the_data(amount)}",
         series=series,
         x=Axis("recall, mean over seeds", range=(low, min(high, 101.0)), suffix=" %"),
         y=Axis(ticks=ticks, range=(-0.7, len(chosen) - 0.3), categories=True),
-        alt=f"Recall per class on {data} with {of_the_data(fraction)}; the models differ most on {chosen[0]}",
+        alt=f"Recall per class on {data} with {of_the_data(amount)}; the models differ most on {chosen[0]}",
         names=material.arms,
-        table=table[["data", "train_fraction", "name", "n", "arm", "seeds", "recall", "f1"]],
+        table=table[["data", "amount", "name", "n", "arm", "seeds", "recall", "f1"]],
         height=100 + 26 * len(chosen),
         wide=True,
     )
@@ -150,6 +150,6 @@ def class_table(results: Results, chart: Chart, data: str) -> Table:
         recalls = [float(found.get(arm, np.nan)) for arm in arms]
         texts = [points(value, sign=False) for value in (*recalls, max(recalls) - min(recalls))]
         rows.append(line(str(name), str(int(cell["n"].iloc[0])), *texts))
-    fraction = chart.table["train_fraction"].iloc[0]
-    caption = f"Recall per class on {data} with {share(fraction)} of the data, percent"
-    return Table(f"classes-{data}-{100 * fraction:g}", caption, ["class", "n", *arms, "spread"], rows)
+    amount = chart.table["amount"].iloc[0]
+    caption = f"Recall per class on {data} with {of_the_data(amount)}, percent"
+    return Table(f"classes-{data}-{amount_key(amount)}", caption, ["class", "n", *arms, "spread"], rows)

@@ -41,12 +41,12 @@ class Votes:
     run: str
 
 
-def votes(material: Material, data: str, fraction: float) -> Votes | None:
+def votes(material: Material, data: str, amount: float) -> Votes | None:
     """The votes of all arms with predictions of the same pictures; None with fewer than two."""
     first: Predictions | None = None
     arms, right, answers, names, run = [], [], [], [], ""
     for arm in material.arms:
-        found = [(row.run, tested_of(row.run)) for row in each(material.cell(data, fraction, arm))]
+        found = [(row.run, tested_of(row.run)) for row in each(material.cell(data, amount, arm))]
         kept = [
             (path, one) for path, one in found if one is not None and (first is None or np.array_equal(one.index, first.index))
         ]
@@ -97,9 +97,9 @@ def clearest_first(mask: NDArray[np.bool_], margin: NDArray[np.float64]) -> NDAr
     return chosen[np.argsort(-margin[chosen], kind="stable")]
 
 
-def example_section(material: Material, data: str, fraction: float) -> dict[str, Any] | None:
+def example_section(material: Material, data: str, amount: float) -> dict[str, Any] | None:
     """Counts and galleries, and the reason where pictures cannot be shown."""
-    found = votes(material, data, fraction)
+    found = votes(material, data, amount)
     if found is None:
         return None
     counts, groups = disagreements(found)
@@ -113,7 +113,7 @@ def example_section(material: Material, data: str, fraction: float) -> dict[str,
         for title, order in groups[: 2 * GALLERIES]
         if len(order)
     ]
-    about = {"n": len(found.tested.index), "train_fraction": fraction}
+    about = {"n": len(found.tested.index), "amount": amount}
     return {**about, "counts": counts, "galleries": galleries, "missing": reader.missing}
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from softbias.pages.charts import Axis, Cell, Chart, Series, Table, line, log_levels
-from softbias.pages.format import of_the_data, share, short_number
+from softbias.pages.format import amount_text, of_the_data, short_number
 from softbias.study.headline import each
-from softbias.study.report.results import ReportBlock, Results, epochs_of, slug
+from softbias.study.report.results import ReportBlock, Results, amount_key, epochs_of, slug
 
 POINTS = 150  # of a learning curve
 TITLES = {"val_accuracy": "Validation accuracy", "accuracy": "Training accuracy", "loss": "Training loss"}
@@ -18,7 +18,7 @@ def fitted_blocks(results: Results, data: str) -> list[ReportBlock]:
     chart = fitted_chart(results, data)
     if chart is None:
         return [ReportBlock(text="No curve is fitted: that takes at least three amounts of data and five runs of a model.")]
-    floor = " With three amounts of data c is taken as 0." if len(results.material.fractions(data)) == 3 else ""
+    floor = " With three amounts of data c is taken as 0." if len(results.material.amounts(data)) == 3 else ""
     text = (
         "Fitted: error = c + a n^(−b) over n training pictures, to all single runs; both axes are logarithmic. Bands: 95 % "
         f"interval of the curve. It contains the spread of the seeds and the misfit of the formula.{floor}"
@@ -50,7 +50,7 @@ def fitted_chart(results: Results, data: str) -> Chart | None:
     edges = [value for one in series for edge in (one.low, one.high) for value in edge or ()]
     bottom, top = max(min(*drawn, *edges), 0.8 * min(drawn)), min(max(*drawn, *edges), 1.25 * max(drawn))
     slopes = "; ".join(f"{arm} falls with exponent {fit.b:.2f}" for arm, fit in fits.items())
-    sizes = sorted({float(n) for n in runs.groupby("train_fraction")["n_train"].first()})
+    sizes = sorted({float(n) for n in runs.groupby("amount")["n_train"].first()})
     levels = [(level, f"{level:g} %") for level in log_levels(bottom, top)]
     return Chart(
         key=f"fitted-curve-{slug(data)}",
@@ -82,10 +82,10 @@ def fitted_table(results: Results, data: str) -> Table:
 
 
 def learning_blocks(results: Results, data: str) -> list[ReportBlock]:
-    """For every fraction the accuracy during training (of validation, where there was any) and the loss."""
+    """For every amount the accuracy during training (of validation, where there was any) and the loss."""
     kinds = (("val_accuracy", "accuracy"), ("loss", "loss"))
-    pairs = [(kind, fraction) for kind in kinds for fraction in results.material.fractions(data)]
-    charts = [learning_chart(results, data, fraction, *kind) for kind, fraction in pairs]
+    pairs = [(kind, amount) for kind in kinds for amount in results.material.amounts(data)]
+    charts = [learning_chart(results, data, amount, *kind) for kind, amount in pairs]
     drawn = [chart for chart in charts if chart is not None]
     if not drawn:
         return [ReportBlock(text="The runs have left no record of their epochs.")]
@@ -93,11 +93,11 @@ def learning_blocks(results: Results, data: str) -> list[ReportBlock]:
     return [ReportBlock(drawn, text, columns="charts four" if len(drawn) == 4 else "charts")]
 
 
-def learning_chart(results: Results, data: str, fraction: float, wanted: str, instead: str) -> Chart | None:
+def learning_chart(results: Results, data: str, amount: float, wanted: str, instead: str) -> Chart | None:
     """A column of the metrics over the steps: `wanted`, or `instead` if a run lacks it."""
     material = results.material
     found = [
-        (arm, int(row.seed), epochs_of(row.run)) for arm in material.arms for row in each(material.cell(data, fraction, arm))
+        (arm, int(row.seed), epochs_of(row.run)) for arm in material.arms for row in each(material.cell(data, amount, arm))
     ]
     found = [(arm, seed, table) for arm, seed, table in found if len(table) and instead in table]
     if not found:
@@ -110,7 +110,7 @@ def learning_chart(results: Results, data: str, fraction: float, wanted: str, in
         for name, seed, table in found:
             if name == arm:
                 lines.append(scale * table[["step", column]].dropna().set_index("step")[column])
-                about = {"data": data, "train_fraction": fraction, "arm": arm, "seed": seed}
+                about = {"data": data, "amount": amount, "arm": arm, "seed": seed}
                 kept.append(pd.DataFrame({**about, "step": table["step"], column: table[column]}))
         lines = [one for one in lines if len(one)]
         series += [Series("thin", arm, *thinned(one), number) for one in lines] if len(lines) > 1 else []
@@ -122,12 +122,12 @@ def learning_chart(results: Results, data: str, fraction: float, wanted: str, in
         series.append(Series("curve", arm, xs, ys, number, hover=hover))
         ends.append(f"{arm} ends at {ys[-1]:.3g}")
     return Chart(
-        key=f"learning-{slug(data)}-{100 * fraction:g}-{column.replace('_', '-')}",
-        title=f"{TITLES[column]} · {share(fraction)}",
+        key=f"learning-{slug(data)}-{amount_key(amount)}-{column.replace('_', '-')}",
+        title=f"{TITLES[column]} · {amount_text(amount)}",
         series=series,
         x=Axis("step"),
         y=Axis(suffix=unit),
-        alt=f"{TITLES[column]} by step on {data} with {of_the_data(fraction)}: {'; '.join(ends)}",
+        alt=f"{TITLES[column]} by step on {data} with {of_the_data(amount)}: {'; '.join(ends)}",
         names=material.arms,
         table=pd.concat(kept, ignore_index=True),
     )

@@ -14,13 +14,13 @@ from PIL import Image
 
 from softbias.errors import SoftbiasError
 from softbias.json_file import read_json
-from softbias.pages.format import count, duration, listed, share
+from softbias.pages.format import amount_text, count, duration, listed
 from softbias.pages.html import data_uri
 from softbias.runs.page import VERSIONS
 from softbias.runs.run import Run
 from softbias.runs.start import describe
 from softbias.schema import from_plain
-from softbias.study.headline import amount, each
+from softbias.study.headline import each, with_amount
 from softbias.study.report.results import Material
 
 EXTRA, MEASUREMENTS = "extra", "extra.json"  # the folder of a study with measurements on its runs, and their list
@@ -79,11 +79,11 @@ def below_baseline(material: Material) -> list[str]:
     found = []
     for data in material.sets:
         below = []
-        for fraction in material.fractions(data):
-            cell = material.runs[(material.runs["data"] == data) & (material.runs["train_fraction"] == fraction)]
+        for amount in material.amounts(data):
+            cell = material.runs[(material.runs["data"] == data) & (material.runs["amount"] == amount)]
             baseline = pd.to_numeric(cell["baseline_accuracy"]).mean()  # nan without a baseline, which compares as false
             best = cell.groupby("arm")["accuracy"].mean().max()
-            below += [f"{amount(fraction)} {100 * best:.1f} against {100 * baseline:.1f} %"] if best < baseline else []
+            below += [f"{with_amount(amount)} {100 * best:.1f} against {100 * baseline:.1f} %"] if best < baseline else []
         if below:
             below = below if len(below) < 4 else [below[0], f"so on to {below[-1]}"]
             found.append(
@@ -94,10 +94,10 @@ def below_baseline(material: Material) -> list[str]:
 
 
 def incomplete(material: Material) -> str | None:
-    """A sentence where arms lack seeds or fractions that others have."""
-    counts = material.runs.groupby(["data", "train_fraction", "arm"]).size()
+    """A sentence where arms lack seeds or amounts that others have."""
+    counts = material.runs.groupby(["data", "amount", "arm"]).size()
     wanted = material.runs.groupby("data")["seed"].nunique()
-    whole = sum(int(wanted[data]) * len(material.fractions(data)) * len(material.arms) for data in material.sets)
+    whole = sum(int(wanted[data]) * len(material.amounts(data)) * len(material.arms) for data in material.sets)
     absent = whole - int(counts.sum())
     if absent <= 0:
         return None
@@ -193,7 +193,7 @@ def run_rows(material: Material) -> list[dict[str, str]]:
     reasons = dict[str, list[str]]()
     for one in material.damage:
         reasons.setdefault(one.run, []).append(one.reason)
-    empty = dict.fromkeys(("data", "train_fraction", "seed", "steps", "time", "href", "command"), "")
+    empty = dict.fromkeys(("data", "amount", "seed", "steps", "time", "href", "command"), "")
     empty |= {"arm": "damaged", "accuracy": "–"}
     made = [{**empty, "id": Path(one.run).name, "damage": one.reason} for one in material.left_out]
     for row in each(material.runs):
@@ -204,7 +204,7 @@ def run_rows(material: Material) -> list[dict[str, str]]:
                 "id": str(row.id),
                 "arm": row.arm,
                 "data": row.data,
-                "train_fraction": share(row.train_fraction),
+                "amount": amount_text(row.amount),
                 "seed": str(row.seed),
             }
             | {"steps": f"{row.steps:,}", "time": duration(row.seconds), "accuracy": f"{100 * row.accuracy:.1f} %"}

@@ -17,7 +17,7 @@ import pandas as pd
 from softbias.errors import SoftbiasError
 from softbias.files import escaped
 from softbias.pages.charts import Cell, Chart, Table, line
-from softbias.pages.format import plus_minus, points, share
+from softbias.pages.format import amount_text, plus_minus, points
 from softbias.runs.predictions import Predictions
 from softbias.runs.run import Run
 from softbias.study.comparison import compare_arms, prepare, summarize
@@ -58,12 +58,12 @@ class Material:
     def number(self, arm: str) -> int:
         return self.arms.index(arm)
 
-    def cell(self, data: str, fraction: float, arm: str) -> pd.DataFrame:
+    def cell(self, data: str, amount: float, arm: str) -> pd.DataFrame:
         runs = self.runs
-        return runs[(runs["data"] == data) & (runs["train_fraction"] == fraction) & (runs["arm"] == arm)]
+        return runs[(runs["data"] == data) & (runs["amount"] == amount) & (runs["arm"] == arm)]
 
-    def fractions(self, data: str) -> list[float]:
-        return sorted(float(value) for value in self.runs[self.runs["data"] == data]["train_fraction"].unique())
+    def amounts(self, data: str) -> list[float]:
+        return sorted(float(value) for value in self.runs[self.runs["data"] == data]["amount"].unique())
 
 
 def gather(folders: Sequence[Path]) -> Material:
@@ -110,7 +110,7 @@ def tested_of(run: str) -> Predictions | None:
 
 METRICS = ("accuracy", "top1", "top-1")
 TOP5 = ("top5", "top-5")
-PUBLISHED = ["data", "arm", "train_fraction", "metric", "value", "note"]
+PUBLISHED = ["data", "arm", "amount", "metric", "value", "note"]
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class ReportBlock:
 
 @dataclass(frozen=True)
 class Results:
-    """The statistics of a study. A row of `summary` is an arm at one fraction of a set, one of `comparisons` a pair of arms."""
+    """The statistics of a study. A row of `summary` is an arm at one amount of a set, one of `comparisons` a pair of arms."""
 
     material: Material
     summary: pd.DataFrame
@@ -162,9 +162,9 @@ class Results:
         """How many comparisons Holm's correction covers."""
         return int(self.comparisons["family"].max()) if len(self.comparisons) else 0
 
-    def cells(self, data: str, fraction: float | None = None) -> pd.DataFrame:
+    def cells(self, data: str, amount: float | None = None) -> pd.DataFrame:
         rows = self.summary[self.summary["data"] == data]
-        return rows if fraction is None else rows[rows["train_fraction"] == fraction]
+        return rows if amount is None else rows[rows["amount"] == amount]
 
     def number(self, arm: str) -> int | None:
         """The number of an arm, which decides its color; None for an arm that occurs only among the published numbers."""
@@ -200,23 +200,32 @@ def decimals(value: float) -> int:
 
 
 def published_table(results: Results) -> Table:
-    """Published numbers beside ours, where data set, arm and fraction are the same."""
-    ours = {(row.data, row.arm, row.train_fraction): row for row in each(results.summary)}
+    """Published numbers beside ours, where data set, arm and amount are the same."""
+    ours = {(row.data, row.arm, row.amount): row for row in each(results.summary)}
     rows = []
     for row in each(results.published):
-        same, mine = ours.get((row.data, row.arm, row.train_fraction)), "–"
+        same, mine = ours.get((row.data, row.arm, row.amount)), "–"
         if same is not None and row.metric in METRICS:
             mine = plus_minus(same.accuracy, same.seeds_low, same.seeds_high)
         elif same is not None and row.metric in TOP5 and pd.notna(same.top5):
             mine = points(same.top5, sign=False)
         name = Cell(str(row.arm), number=results.number(row.arm))
-        rows.append(line(name, str(row.data), share(row.train_fraction), str(row.metric), row.printed, mine, row.note))
+        rows.append(line(name, str(row.data), amount_text(row.amount), str(row.metric), row.printed, mine, row.note))
     head = ["model", "data set", "data", "metric", "published", "ours", "note"]
     note = (
         "“Ours” stands where data set, name of the model and amount of data are the same. Other differences, such as the size "
         "of the model or the length of its training, are named at the top of the page."
     )
     return Table("published", "Published numbers beside ours; accuracies in percent", head, rows, note)
+
+
+def amount_key(amount: float) -> str:
+    """An amount of data as a part of a file name.
+
+    >>> amount_key(0.1), amount_key(5.0)
+    ('10', '5-per-class')
+    """
+    return f"{100 * amount:g}" if amount <= 1 else f"{amount:.0f}-per-class"
 
 
 def slug(text: str) -> str:

@@ -1,0 +1,74 @@
+"""Studies of a few images of each class, and of converted models: the amount of data is the axis of the report."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+import softbias
+from softbias.cli import main
+from softbias.errors import SoftbiasError
+from softbias.study.arms import parse_arm
+from softbias.study.frame import runs_frame
+from softbias.study.plan import study_runs
+from softbias.study.spec import StudySpec, extended, read_study
+
+from .small_studies import SHORT
+
+
+@pytest.fixture(scope="module")
+def start(image_file, tmp_path_factory):
+    """A finished run, as the start of others."""
+    out = tmp_path_factory.mktemp("start") / "run"
+    options = {"model_options": {"patch_size": 2}, "start": "scratch", "device": "cpu", "page": False, "baseline": False}
+    return softbias.fit(image_file, "deit_nano", "quick", out=out, trackers=(), steps=2, **options).path
+
+
+def test_a_study_of_few_images_compares_a_converted_model_and_its_report_names_the_axis(image_file, start, tmp_path, capsys):
+    arms = f"deit_nano@start={start}@name=base,deit_nano@start={start}@convert=gated:blocks=0-2@name=gated"
+    words = ["compare", image_file, "--models", arms, "--per-class", "2,5", "--seeds", "2", "--out", str(tmp_path / "s")]
+    words += ["--recipe", "quick", "--recipe.steps", "3", "--recipe.val-fraction", "0", "--device", "cpu", "--no-baseline"]
+    assert main(words) == 0
+    assert "5 per class (15 pictures)" in capsys.readouterr().out
+    frame = runs_frame(tmp_path / "s")
+    assert sorted(set(frame["amount"])) == [2.0, 5.0] and set(frame["n_train"]) == {6, 15} and len(frame) == 8
+    page = (tmp_path / "s" / "report.html").read_text()
+    assert "5 pictures per class" in page and "2 per class" in page and "of each class and number" in page
+    spec = read_study(tmp_path / "s")
+    assert spec.per_class == (2, 5) and [arm.convert for arm in spec.arms] == [None, "gated:blocks=0-2"]
+    plan = json.loads((tmp_path / "s" / "plan.json").read_text())["runs"]
+    assert {row["per_class"] for row in plan.values()} == {2, 5}
+    assert main(["runs", str(tmp_path / "s")]) == 0
+    assert "5 per class" in capsys.readouterr().out
+    assert main([*words, "--no-report"]) == 0  # all runs are reused
+    assert "8 finished, 0 to do" in capsys.readouterr().out
+
+
+def test_a_study_in_a_file_may_name_numbers_of_each_class(image_file, tmp_path):
+    plain = {"name": "few", "data": image_file, "arms": ["deit_nano"], "per_class": 5, "seeds": 1, "recipe": SHORT}
+    (tmp_path / "few.yaml").write_text(yaml.safe_dump(plain))
+    spec = read_study(tmp_path / "few.yaml")
+    assert spec.per_class == (5,) and StudySpec.from_dict(spec.to_dict()) == spec
+    (run,) = study_runs(spec)
+    assert run.spec.per_class == 5 and run.spec.train_fraction == 1 and "5 per class" in run.label
+    more = StudySpec.from_dict({**plain, "per_class": [10, 2]})
+    assert extended(spec, more).per_class == (2, 5, 10)
+    with pytest.raises(SoftbiasError, match="not both"):
+        StudySpec.from_dict({**plain, "fractions": [0.1, 1]})
+    with pytest.raises(SoftbiasError, match="shares"):
+        extended(spec, StudySpec.from_dict({name: value for name, value in plain.items() if name != "per_class"}))
+
+
+def test_an_arm_converts_a_model_that_has_learned_something():
+    arm = parse_arm("deit_tiny@start=pretrained@convert=masked:blocks=0-9,rank=4@lr=1e-3")
+    assert arm.convert == "masked:blocks=0-9,rank=4" and arm.recipe == {"lr": 1e-3}
+    with pytest.raises(SoftbiasError, match="has learned something"):
+        parse_arm("deit_tiny@convert=gated")
+
+
+def test_an_arm_that_cannot_be_converted_is_refused_before_anything_is_trained(image_file, start, little_study):
+    spec = little_study("deit_nano@pretrain=arvit-pretrain@convert=gated:blocks=9")
+    with pytest.raises(SoftbiasError, match="block 9"):
+        study_runs(spec)
