@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from softbias.bench import step
 from softbias.bench.step import random_images, small_recipe, worker
 
 DATA = random_images(40, 32)
@@ -32,8 +33,14 @@ def test_a_constant_batch_is_made_once_and_others_are_not():
         assert torch.equal(*batches) is constant
 
 
+def test_a_depthwise_feed_forward_is_compared_with_a_plain_one(monkeypatch):
+    monkeypatch.setattr(step, "small_recipe", lambda batch: RECIPE.with_overrides({"batch_size": batch}))
+    deep, plain = step.feed_forwards(2, 2, torch.device("cpu"), burst=1, count=8)
+    assert deep.against == plain.what and deep.ratio and deep.value > 0 and plain.value > 0
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-@pytest.mark.parametrize("model", ["deit_nano", "convit_nano", "ibit_nano"])
+@pytest.mark.parametrize("model", ["deit_nano", "convit_nano", "ibit_nano", "soft_tiny"])
 def test_recorded_steps_train_as_plain_ones_do_bit_for_bit(model):
     recipe = small_recipe(64, drop_path=0.0, compile="off")
     weights = []

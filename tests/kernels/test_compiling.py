@@ -11,6 +11,7 @@ import torch
 
 from softbias.bench.kernels import SWEEPS
 from softbias.kernels import dispatch, distance, launching, triton_api
+from softbias.kernels.depthwise import DepthwiseGelu
 from softbias.kernels.gated import GatedMix
 from softbias.kernels.launching import Program
 from softbias.kernels.masked import MaskedAttention
@@ -193,6 +194,22 @@ def test_gated_attention_with_short_sequences_fits(launches, tmp_path, dtype) ->
     assert len(launches) == 3
     require_fit(launches[:2], tmp_path)
     assert all("mul.f64" not in compile_for_card(*launch, number="fp64").asm["ptx"] for launch in launches)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(("height", "width", "channels"), [(8, 8, 768), (14, 14, 1536)])
+def test_the_depthwise_convolution_stays_in_registers(launches, tmp_path, height, width, channels, dtype) -> None:
+    x = empty(64, height * width, channels, dtype=dtype)
+    parameters = [empty(*size, dtype=torch.float32) for size in ((channels,), (channels, 1, 3, 3), (channels,))]
+    kernel = DepthwiseGelu()
+    out = kernel.forward(x, *parameters, height, width)
+    kernel.backward(out, x, *parameters, height, width)
+    assert len(launches) == 3
+    for launch in launches:
+        compiled = compile_for_card(*launch)
+        assert stack_bytes(compiled, tmp_path) == 0, launch
+        assert "shfl" not in compiled.asm["ptx"] or launch[0].__name__ == "parameters_program"
+    assert all(compile_for_card(*launch).metadata.shared == 0 for launch in launches[:2])
 
 
 @pytest.mark.parametrize(("name", "program"), [("mix", 1), ("values", 2), ("pairs", 3)])

@@ -13,6 +13,7 @@ from softbias.grid import Grid
 from softbias.kernels import dispatch, triton_api
 from softbias.kernels.launching import Program, precompile
 from softbias.kernels.masked import masked_attention
+from softbias.models.layers import DepthwiseFeedForward
 
 HERE = Path(__file__).parent
 needs_triton = pytest.mark.skipif(not triton_api.INSTALLED, reason="Triton is not installed")
@@ -157,8 +158,9 @@ def test_a_subclass_has_no_fused_program_unless_it_defines_one(monkeypatch) -> N
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_step_needs_no_more_than_was_precompiled_on_the_card(monkeypatch, new_plans) -> None:
+    grid = Grid(8, 8)
     model = torch.nn.Sequential(
-        Full(192, 3, Grid(8, 8)), Full(192, 3, Grid(8, 8)), Masked(192, 3, Grid(8, 8)), Gated(192, 4, Grid(8, 8))
+        Full(192, 3, grid), Full(192, 3, grid), Masked(192, 3, grid), Gated(192, 4, grid), DepthwiseFeedForward(192, 768, grid)
     ).cuda()
     with torch.autocast("cuda", torch.bfloat16):
         precompile(model, 6)
@@ -172,4 +174,4 @@ def test_a_step_needs_no_more_than_was_precompiled_on_the_card(monkeypatch, new_
 
         monkeypatch.setattr(Program, "first_launcher", recorded)
         model(torch.randn(6, 64, 192, device="cuda", requires_grad=True)).sum().backward()
-    assert len(waiting) == 2 + 4 + 3
+    assert len(waiting) == 2 + 4 + 3 + 3

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from softbias.attention.positional import kernel_centers, position_weights
-from softbias.kernels import distance, gated, masked, short_seq
+from softbias.kernels import depthwise, distance, gated, masked, short_seq
 from softbias.kernels.dispatch import dot_product_attention
 
 DEVICE = torch.device("cuda")
@@ -197,10 +197,30 @@ def gated_case(shape: Shape) -> Case:
     return Case(named("gated", shape), kernel, forms, inputs, 2, random_result(shape), *work)
 
 
+def depthwise_case(shape: Shape) -> Case:
+    images, _, tokens, channels = shape
+    side = math.isqrt(tokens)
+    x, weights = (torch.randn(images, tokens, channels, device=DEVICE, dtype=DTYPE) for _ in range(2))
+    parameters = (torch.randn(*size, device=DEVICE) / 3 for size in ((channels,), (channels, 1, 3, 3), (channels,)))
+    array = x.numel()
+
+    def kernel(run: Form) -> Form:
+        return lambda *given: run(*given, side, side)
+
+    forms: dict[str, Form] = {
+        "kernel": kernel(depthwise.depthwise_gelu),
+        "plain": kernel(depthwise.plain_depthwise_gelu),
+        "(one GELU)": lambda x, shift, *_: gelu(x + shift.to(x.dtype)),
+    }
+    work = (18 * array, 72 * array), (4 * array / 1e6, 10 * array / 1e6)
+    return Case(named("depthwise", shape), kernel, forms, with_gradients(x, *parameters), 1, weights, *work)
+
+
 CASES: dict[str, tuple[Callable[[Shape], Case], tuple[Shape, ...]]] = {
     "distance": (distance_case, ((80, 12, 256, 43), (512, 12, 256, 43))),  # ARViT at 256 px
     "masked": (masked_case, ((256, 3, 197, 64), (512, 3, 65, 64))),  # ibit_tiny at 224 px, and at 32 px with patches of 4
     "gated": (gated_case, ((256, 4, 196, 48), (256, 16, 196, 48), (512, 4, 64, 48))),  # convit_tiny, _base, _tiny at 32 px
     "short_seq": (short_seq_case, ((512, 3, 65, 64), (512, 4, 64, 48), (512, 6, 65, 64))),  # deit_tiny, convit_tiny, deit_small
     "gated short_seq": (gated_short_seq_case, ((512, 4, 64, 48),)),  # convit_tiny at 32 px
+    "depthwise": (depthwise_case, ((512, 1, 64, 768), (256, 1, 196, 768))),  # the feed-forward of soft_tiny, at 32 and 224 px
 }

@@ -19,6 +19,7 @@ from torch import Tensor
 from softbias.bench.kernel_cases import CASES, DEVICE, DTYPE, Case, Form
 from softbias.bench.measuring import interleaved, ratio
 from softbias.kernels import distance
+from softbias.kernels.depthwise import DepthwiseGelu
 from softbias.kernels.gated import GatedMix
 from softbias.kernels.launching import Tiles
 from softbias.kernels.masked import MaskedAttention
@@ -131,6 +132,15 @@ PAIRS = tiles(
     (128, 8, 3, 128, 64), (128, 8, 4, 128, 64), (128, 8, 4, 128, 32), (128, 4, 4, 64, 64), (64, 4, 4, 64, 64),
     (64, 4, 3, 128, 64), (128, 8, 3, 256, 64),
 )  # fmt: skip
+ROWS = tiles(
+    (32, 1, 1, 1, 8), (64, 1, 1, 1, 8), (64, 2, 1, 1, 8), (64, 1, 1, 2, 8), (64, 1, 1, 4, 8), (128, 2, 1, 1, 8),
+    (128, 4, 1, 1, 8), (256, 4, 1, 1, 8), (256, 8, 1, 1, 8), (64, 1, 1, 1, 4), (64, 2, 1, 1, 14),
+)  # fmt: skip
+ROWS_BACK = tiles(
+    (32, 1, 1, 1, 8), (32, 1, 1, 2, 8), (32, 1, 1, 4, 8), (32, 1, 1, 8, 8), (64, 1, 1, 4, 8), (64, 2, 1, 2, 8),
+    (64, 2, 1, 4, 8), (128, 4, 1, 1, 8), (128, 4, 1, 2, 8), (128, 4, 1, 4, 8), (128, 2, 1, 2, 8), (256, 8, 1, 2, 8),
+    (64, 1, 1, 2, 4), (64, 1, 1, 4, 4), (64, 2, 1, 4, 14),
+)  # fmt: skip
 PENALTY = tiles((16, 8, 2), (32, 8, 1), (32, 8, 2), (32, 8, 3), (64, 8, 2), (32, 16, 2))
 SWEEPS: dict[str, Sequence[Tiles | int]] = {  # "case.field": values of this field of the kernel
     "distance.value": PENALTY,
@@ -147,9 +157,17 @@ SWEEPS: dict[str, Sequence[Tiles | int]] = {  # "case.field": values of this fie
     "gated.programs": (132, 264, 396, 528),
     "short_seq.forward_tiles": tiles((64, 2, 1), (64, 4, 1), (64, 8, 1)),
     "short_seq.backward_tiles": tiles((64, 2, 1), (64, 4, 1), (64, 8, 1)),
+    "depthwise.forward_tiles": ROWS,
+    "depthwise.backward_tiles": ROWS_BACK,
+    "depthwise.parameter_tiles": tiles((32, 4, 1, 32), (16, 4, 1, 64), (32, 4, 1, 64), (64, 4, 1, 32), (16, 1, 1, 32)),
 }
-FORWARD = ("distance.value", "distance.gradient", "masked.attention", "masked.unroll", "gated.mix", "short_seq.forward_tiles")
-KERNELS: dict[str, type[Kernel]] = {"masked": MaskedAttention, "gated": GatedMix, "short_seq": ShortSeqAttention}
+FORWARD = (
+    "distance.value", "distance.gradient", "masked.attention", "masked.unroll", "gated.mix", "short_seq.forward_tiles",
+    "depthwise.forward_tiles",
+)  # fmt: skip
+KERNELS: dict[str, type[Kernel]] = {
+    "masked": MaskedAttention, "gated": GatedMix, "short_seq": ShortSeqAttention, "depthwise": DepthwiseGelu
+}  # fmt: skip
 
 
 def with_field(case: str, field: str, value: Tiles | int) -> Callable[..., Any]:

@@ -124,6 +124,21 @@ def whole_step(batch: int, rounds: int, device: torch.device, *, burst: int = 20
         yield compared(name, how, speed, "images/s", times["other"], "deit_tiny", times["full"], target=target)
 
 
+def feed_forwards(batch: int, rounds: int, device: torch.device, *, burst: int = 20, count: int = 50_000) -> Iterator[Row]:
+    """The step of soft_tiny, whose feed-forward has a depth-wise convolution, beside its step with a plain one; 32 px."""
+    data, recipe = random_images(count, 32), small_recipe(batch)
+    names: dict[str, dict[str, Any]] = {"soft_tiny": {}, "soft_tiny, plain feed-forward": {"feed_forward": "gelu"}}
+    workers = {
+        name: worker("soft_tiny", data, recipe, burst=burst, device=device.type, **options) for name, options in names.items()
+    }
+    deep, plain = names
+    how = f"compiled, {workers[deep].take.name}, batch {batch}, 32 px, recipe small"
+    times = interleaved(workers, device, rounds=rounds)
+    speeds = {name: images_per_second(workers[name], times[name]) for name in names}
+    yield compared(deep, how, speeds[deep], "images/s", times[deep], plain, times[plain], target=0.85)
+    yield Row(plain, how, speeds[plain], "images/s", times[plain].spread)
+
+
 def captured_equals_uncaptured(model: str, batch: int) -> Row:
     """The number of weights that differ between recorded steps and the same compiled steps, not recorded."""
     data = random_images(4 * batch, 32)

@@ -13,7 +13,7 @@ from softbias.bench.load import load_rows
 from softbias.bench.measuring import Row, forget
 from softbias.bench.regularization import measure
 from softbias.bench.startup import start_up
-from softbias.bench.step import beside_timm, captured_equals_uncaptured, whole_step
+from softbias.bench.step import beside_timm, captured_equals_uncaptured, feed_forwards, whole_step
 from softbias.bench.throughput import Builder, Setting, growth, side_by_side
 from softbias.bounds import BatchSize, Rounds, ShortText, Side
 from softbias.errors import SoftbiasError, unknown_name
@@ -149,6 +149,18 @@ def step(options: Options) -> Iterator[Row]:
     yield captured_equals_uncaptured("convit_tiny", options.batch or 512)
 
 
+def depthwise(options: Options) -> Iterator[Row]:
+    """The training step with a depth-wise convolution in the feed-forward beside the step without, at CIFAR's size."""
+    if not options.on_gpu:
+        for row in feed_forwards(options.batch or 16, options.rounds, options.device, burst=1, count=100):
+            yield replace(row, target=None)  # the target is for a GPU
+        return
+    for batch in (options.batch,) if options.batch else (512, 1024):
+        yield from feed_forwards(batch, options.rounds, options.device)
+        forget()
+    yield captured_equals_uncaptured("soft_tiny", options.batch or 512)
+
+
 def loops(options: Options) -> Iterator[Row]:
     """Our training loop beside timm's and a plain one, at 32 px and at 224 px."""
     if not options.on_gpu:
@@ -184,6 +196,7 @@ SUITES: dict[str, Callable[[Options], Iterator[Row]]] = {
     "masked": masked,
     "windows": windows,
     "step": step,
+    "depthwise": depthwise,
     "loops": loops,
     "startup": lambda _: start_up(),
     "load": load,

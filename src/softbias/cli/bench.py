@@ -35,8 +35,9 @@ def bench(
     """Measure speed and memory of our models, layers and training loop beside their peers, interleaved in one run.
 
     Ratios are medians over rounds in which both ran one after the other; the quartiles stand beside them. Suites: peers (our
-    models and timm's), convit, masked, windows, step (the whole training step), loops (ours and timm's), startup,
-    load (a CPU that others use, too), regularization. `python -m softbias.bench.kernels` times single kernels.
+    models and timm's), convit, masked, windows, step (the whole training step), depthwise (the step with a convolution in the
+    feed-forward), loops (ours and timm's), startup, load (a CPU that others use, too), regularization.
+    `python -m softbias.bench.kernels` times single kernels.
 
     Args:
         models: Names, separated by commas, for the suites peers (any model) and convit.

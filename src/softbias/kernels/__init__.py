@@ -1,5 +1,5 @@
-"""Fused attention kernels in Triton, for functions that PyTorch's own attention cannot express, or computes slowly for short
-sequences.
+"""Fused kernels in Triton: for attention that PyTorch's own cannot express, or computes slowly for short sequences, and for a
+feed-forward with a depth-wise convolution.
 
 `dispatch` is the way in: a layer asks it for the fused program that serves a call, and gets one or None. Each program has a
 twin in plain PyTorch that computes the same. Modules named `*_program` hold the Triton code and are imported at the first

@@ -1,11 +1,12 @@
-"""Which program serves a call of an attention layer.
+"""Which program serves a call of a layer.
 
 A layer hands its tensors to one of the functions here and gets a fused program of ours, to be called with these tensors, or
 None; then the layer computes the same in plain PyTorch. `dot_product_attention` chooses among PyTorch's own kernels.
 
-Our programs take half precision, on a GPU with bfloat16 in its matrix units, up to a number of tokens and channels. In float32
-they would need three passes of the matrix units, or none; there PyTorch is as good, and obeys `torch.backends`. An exported
-program should run without softbias, so it gets plain PyTorch.
+Our programs for attention take half precision, on a GPU with bfloat16 in its matrix units, up to a number of tokens and
+channels. In float32 they would need three passes of the matrix units, or none; there PyTorch is as good, and obeys
+`torch.backends`. A program without products of matrices takes float32, too, and any size. An exported program should run
+without softbias, so it gets plain PyTorch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from softbias.kernels import distance, gated, masked, short_seq, triton_api
+from softbias.kernels import depthwise, distance, gated, masked, short_seq, triton_api
 from softbias.kernels.launching import has_large_smem
 from softbias.kernels.torch_api import constant_when_compiled, exporting, memory_efficient_attention
 
@@ -51,12 +52,17 @@ def recent(index: int) -> bool:
     return _recent[index]
 
 
+def available(tensor: Tensor, types: tuple[torch.dtype, ...]) -> bool:
+    """Whether our programs run where this tensor is, and its type is one of these."""
+    if not (_enabled and triton_api.INSTALLED and tensor.is_cuda) or exporting():
+        return False
+    return tensor.dtype in types and recent(tensor.device.index)
+
+
 def usable(tensor: Tensor, tokens: int, channels: int, *, longest: int = 256, widest: int = 64) -> bool:
     """Whether our programs take a tensor of this kind, with this number of tokens and of channels per head. Most keep whole
     rows of a map in registers, which limits the tokens to `longest`."""
-    if not (_enabled and triton_api.INSTALLED and tensor.is_cuda) or exporting():
-        return False
-    return tensor.dtype in HALF and tokens <= longest and channels <= widest and recent(tensor.device.index)
+    return tokens <= longest and channels <= widest and available(tensor, HALF)
 
 
 def softmax_attention(qkv: Tensor) -> Fused | None:
@@ -103,6 +109,14 @@ def attention_penalty(q: Tensor) -> Fused | None:
 def penalized(q: Tensor) -> Callable[..., tuple[Tensor, Tensor, Tensor]] | None:
     """program(q, k, penalty, scale): q and k to go on with, and the mean penalty; see `distance.penalized`."""
     return distance.penalized if usable(q, q.shape[2], q.shape[3]) else None
+
+
+def depthwise_gelu(tokens: Tensor) -> Fused | None:
+    """program(x, shift, weight, bias, height, width): a depth-wise convolution between two GELUs.  # (B, N, C) -> (B, N, C)
+
+    Ask with the tokens before the linear layer that makes x; autocast may give x another of the types.
+    """
+    return depthwise.depthwise_gelu if available(tokens, (*HALF, torch.float32)) else None
 
 
 def dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, scale: float) -> Tensor:

@@ -160,9 +160,9 @@ def precompile(model: nn.Module, images: int) -> None:
     for layer in model.modules():
         if not getattr(layer, "has_fused", False):
             continue
-        tokens: Any = layer  # an Attention, whose module stands on a higher floor
+        tokens: Any = layer  # an Attention or a feed-forward, whose modules stand on a higher floor
         device = next(layer.parameters()).device
-        kind = type(layer), tokens.grid, tokens.width, tokens.heads
+        kind = type(layer), tokens.grid, tokens.width, getattr(layer, "heads", None)
         if device.type == "cuda" and kind not in seen:
             seen.add(kind)
             with capture_launches(), torch.enable_grad():

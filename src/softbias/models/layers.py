@@ -6,12 +6,14 @@ Shapes: B images, N tokens, P patches, C channels.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, pad
+from torch.nn.functional import conv2d, linear, pad
 
 from softbias.grid import Grid
+from softbias.kernels import dispatch
 from softbias.models.spec import ModelSpec
 
 
@@ -81,11 +83,15 @@ class DepthwiseFeedForward(FeedForward):
 
         h = gelu(W₁ x),    out = W₂ (h + gelu(D h)),    D a 3 × 3 depth-wise convolution over the grid, zero beyond its borders
 
-    Prefix tokens have no neighbors: they pass the convolution by.
+    Prefix tokens have no neighbors: they pass the convolution by. On a GPU all between W₁ and W₂ is one program, which adds the
+    bias of W₁, too.
     """
+
+    has_fused: ClassVar[bool] = True
 
     def __init__(self, width: int, hidden: int, grid: Grid) -> None:
         super().__init__(width, hidden, "gelu")
+        self.width = width
         self.grid = grid
         self.conv = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden)
         nn.init.normal_(self.conv.weight, std=0.1)
@@ -93,18 +99,26 @@ class DepthwiseFeedForward(FeedForward):
         nn.init.zeros_(self.conv.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc2(self.mixed(x))
+        return out
+
+    def mixed(self, x: Tensor) -> Tensor:
+        """h + gelu(D h).  # (B, N, width) -> (B, N, hidden)"""
+        program = dispatch.depthwise_gelu(x)
+        if program:
+            product, conv = linear(x, self.fc1.weight), self.conv
+            return program(product, self.fc1.bias, conv.weight, conv.bias, self.grid.height, self.grid.width)
         hidden: Tensor = self.act(self.fc1(x))
         first = self.grid.prefix
         patches = hidden[:, first:]
         patches = patches + self.act(self.neighbors(patches))
-        out: Tensor = self.fc2(torch.cat([hidden[:, :first], patches], dim=1) if first else patches)
-        return out
+        return torch.cat([hidden[:, :first], patches], dim=1) if first else patches
 
     def neighbors(self, patches: Tensor) -> Tensor:
         """D h.  # (B, P, C) -> (B, P, C)
 
-        A GPU takes nine shifted products, which the compiler joins into one kernel; depth-wise convolutions of libraries are
-        slower there. A CPU takes the convolution on the layout that the tokens have.
+        A GPU that cannot run our program takes nine shifted products, which the compiler joins into one kernel; depth-wise
+        convolutions of libraries are slower there. A CPU takes the convolution on the layout that the tokens have.
         """
         on_grid = patches.unflatten(1, (self.grid.height, self.grid.width))  # (B, height, width, C)
         weight, bias = self.conv.weight.to(patches.dtype), self.conv.bias

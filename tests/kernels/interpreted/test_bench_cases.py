@@ -8,7 +8,10 @@ import torch
 from softbias.bench import kernel_cases
 from softbias.bench.kernels import KERNELS, SWEEPS, errors, step, with_field
 
-SMALL = {"distance": (5, 1, 17, 16), "masked": (5, 2, 17, 16), "gated": (5, 1, 16, 16), "gated short_seq": (5, 1, 16, 16)}
+SMALL = {
+    "distance": (5, 1, 17, 16), "masked": (5, 2, 17, 16), "gated": (5, 1, 16, 16), "gated short_seq": (5, 1, 16, 16),
+    "depthwise": (5, 1, 4, 16),
+}  # fmt: skip
 
 
 def small_case(monkeypatch, name: str) -> kernel_cases.Case:
