@@ -23,6 +23,7 @@ from softbias.runs.fit import fit
 from softbias.runs.partial import PartialRunSpec
 from softbias.runs.resolve import resolve
 from softbias.runs.spec import RunSpec
+from softbias.training import checkpoint
 from softbias.training.display import Display
 from softbias.training.plan import LoopSettings
 
@@ -145,14 +146,18 @@ def test_a_stopped_fine_tuning_continues_to_the_same_weights(image_folder, tmp_p
     assert whole.summary["test"] == resumed.summary["test"]
 
 
-def test_a_run_with_minutes_knows_its_steps_from_the_start(image_folder, tmp_path, monkeypatch):
+def test_a_run_with_minutes_has_its_plan_in_a_checkpoint_before_the_first_step(image_folder, tmp_path, monkeypatch):
     monkeypatch.setattr("softbias.training.plan.steps_within", lambda plan, minutes: 2)
     monkeypatch.setattr("softbias.training.loop.Meter", None)  # the first step fails as a kill would
     with pytest.raises(TypeError):
         tuned(image_folder, tmp_path / "run", minutes=1)
+    (first,) = checkpoint.listed(tmp_path / "run" / "checkpoints")
+    about = checkpoint.read(first, checkpoint.TrainingMeta)[1]
+    assert about["step"] == 0 and about["total_steps"] == 2 and about["minutes"] == 1
     monkeypatch.undo()
     monkeypatch.setenv("SOFTBIAS_CACHE", str(tmp_path / "cache"))
-    assert tuned(image_folder, tmp_path / "run", resume=True).summary["steps"] == 2
+    steps = tuned(image_folder, tmp_path / "run", resume=True).summary["steps"]
+    assert steps == 12, "its minute is long enough for all steps of the recipe"
 
 
 SCRIPT = """

@@ -53,7 +53,7 @@ def test_a_checkpoint_without_its_best_weights_gives_the_last_ones_and_says_so_i
     for path in checkpoint.listed(run.checkpoint_folder):
         tensors, meta = checkpoint.read(path, checkpoint.TrainingMeta)
         others = {name: tensor for name, tensor in tensors.items() if not name.startswith("best/")}
-        about = {"seconds": meta["seconds"], "total_steps": meta["total_steps"], "best": vars(meta["best"])}
+        about = {**meta, "best": vars(meta["best"])}
         checkpoint.write(run.checkpoint_folder, meta["step"], others, about)
     summary = train(resume=True, **NOISY).summary
     last = checkpoint.part("ema", others) or checkpoint.part("model", others)

@@ -107,7 +107,7 @@ class TrainingOptions:
         flag("KIND:layer=N,…", "A loss on attention maps, such as distance:layer=2,weight=0.01; repeatable."),
     ] = ()
     minutes: Annotated[
-        Minutes | None, flag("M", "Time limit of training in minutes; the schedule is shortened to end in time.")
+        Minutes | None, flag("M", "Time for training in minutes: the schedule is fitted to it, and to the load of the machine.")
     ] = None
     keep: Annotated[ShortText, flag("WHICH", "Checkpoints to keep: last, best, every=K; last,best if not given.")] = "last,best"
     probe_every: Annotated[

@@ -34,7 +34,8 @@ from softbias.training.acceleration import make_accelerator
 from softbias.training.checkpoint import Keep
 from softbias.training.linear import can_be_fitted, pixel_features
 from softbias.training.objectives import find_objective
-from softbias.training.plan import LoopSettings, measure_steps
+from softbias.training.pace import measure_steps
+from softbias.training.plan import LoopSettings
 
 STEPS, WARM_UP, LONGEST = 20, 3, 15.0  # steps to time, those of them that only warm up, and the seconds that they may take
 FORWARD = 1 / 3  # the forward pass, as a share of a training step

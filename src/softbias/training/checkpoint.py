@@ -94,6 +94,8 @@ class TrainingMeta(Meta):
     """The meta.json of a checkpoint that a run can continue from."""
 
     seconds: float
+    elapsed: float
+    minutes: float | None
     total_steps: int
     best: Best | None
     scaler: NotRequired[dict[str, Any]]
@@ -104,7 +106,8 @@ class State:
     """All that a step changes, and therefore all that a checkpoint holds.
 
     sums           what the steps of the epoch under way returned (`step.step_names`)
-    seconds        time spent on steps
+    seconds        time spent on steps; elapsed: on evaluations and checkpoints, too
+    minutes        time that the user gave; total_steps follows from it, see `pace`
     best_weights   of the best epoch, in the memory of the CPU; empty if they are not kept
     """
 
@@ -115,6 +118,8 @@ class State:
     total_steps: int
     step: int = 0
     seconds: float = 0.0
+    elapsed: float = 0.0
+    minutes: float | None = None
     best: Best = field(default_factory=Best)
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     scaler: Any = None
@@ -141,7 +146,8 @@ class State:
         tensors |= prefixed("best", self.best_weights)
         tensors["sums"] = self.sums
         best = vars(self.best) if self.best.epoch else None
-        meta = {"seconds": self.seconds, "total_steps": self.total_steps, "best": best}
+        meta: dict[str, Any] = {"seconds": self.seconds, "elapsed": self.elapsed, "minutes": self.minutes}
+        meta |= {"total_steps": self.total_steps, "best": best}
         if self.scaler is not None:
             meta["scaler"] = self.scaler.state_dict()
         write(folder, self.step, tensors, meta)
@@ -169,7 +175,8 @@ class State:
             for name, tensor in self.ema.tensors.items():
                 tensor.copy_(averaged[name])
         self.sums.copy_(tensors["sums"])
-        self.step, self.seconds, self.total_steps = meta["step"], meta["seconds"], meta["total_steps"]
+        self.step, self.total_steps = meta["step"], meta["total_steps"]
+        self.seconds, self.elapsed, self.minutes = meta["seconds"], meta["elapsed"], meta["minutes"]
         self.best = meta["best"] or Best()
         self.best_weights = part("best", tensors)
         if self.scaler is not None and "scaler" in meta:

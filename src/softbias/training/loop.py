@@ -32,6 +32,7 @@ from softbias.training.checkpoint import Best, State
 from softbias.training.display import Display
 from softbias.training.evaluate import validate
 from softbias.training.optim import learning_rate
+from softbias.training.pace import Pace
 from softbias.training.plan import Prepared, TrainingPlan, prepare
 
 OnEpoch = Callable[[dict[str, Any]], None]
@@ -59,7 +60,7 @@ def train(plan: TrainingPlan, display: Display, *, minutes: float | None = None,
         cut_back(plan.metrics, state.step)
     display.start(state.step, state.total_steps)
     epoch: Epoch | None = None
-    meter, saver = Meter(), Saver(prepared)
+    meter, saver, pace = Meter(), Saver(prepared), Pace(plan, state, display)
     with stop_signals() as signals, attached(prepared.regularized):
         while state.step < state.total_steps:
             started = time.perf_counter()
@@ -72,6 +73,7 @@ def train(plan: TrainingPlan, display: Display, *, minutes: float | None = None,
             state.advance(seen)
             meter.count(batches.batch_size)
 
+            corrected = pace.correct()
             end_of_epoch = state.step % batches.steps_per_epoch == 0 or state.step == state.total_steps
             look = end_of_epoch or state.step % settings.look_every == 0
             if look:
@@ -88,7 +90,7 @@ def train(plan: TrainingPlan, display: Display, *, minutes: float | None = None,
             if reason:
                 display.message(reason)
                 state.total_steps = state.step
-            if saver.is_due(end_of_epoch, bool(signals)):
+            if saver.is_due(end_of_epoch, corrected or bool(signals)):
                 check_finite(prepared, seen, lr)
                 saver.save()
             if signals:
@@ -112,18 +114,19 @@ class Meter:
 
 
 class Saver:
-    """Writes checkpoints: at the end of an epoch, in the middle of a long one, and when the process is asked to stop."""
+    """Writes checkpoints: at the end of an epoch, in the middle of a long one, when the number of steps is decided anew, and
+    when the process is asked to stop."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.plan, self.state, self.saved = prepared.plan, prepared.state, time.perf_counter()
 
-    def is_due(self, end_of_epoch: bool, stopping: bool) -> bool:
+    def is_due(self, end_of_epoch: bool, at_once: bool) -> bool:
         plan, state, waited = self.plan, self.state, time.perf_counter() - self.saved
         if plan.folder is None or not plan.accelerator.is_main_process:
             return False
         kept = state.step >= state.total_steps or plan.keep.keeps(state.step, plan.batches.steps_per_epoch)
         at_the_end = end_of_epoch and (kept or waited > plan.settings.checkpoint_seconds)
-        return stopping or at_the_end or waited > plan.settings.middle_seconds
+        return at_once or at_the_end or waited > plan.settings.middle_seconds
 
     def save(self) -> None:
         assert self.plan.folder is not None
@@ -177,8 +180,8 @@ def reason_to_end(prepared: Prepared, look: bool, end_of_epoch: bool) -> str | N
         if epoch - state.best.epoch >= patience:
             return f"no better epoch for {patience}: stopped early at epoch {epoch}"
     asks = look or plan.accelerator.num_processes == 1  # several processes wait for each other to agree
-    if prepared.minutes and asks and agreed(plan.accelerator, state.seconds) > OVERTIME * 60 * prepared.minutes:
-        return f"the {prepared.minutes:g} minutes are over at step {state.step} of {state.total_steps}"
+    if state.minutes is not None and asks and agreed(plan.accelerator, state.elapsed) > OVERTIME * 60 * state.minutes:
+        return f"the {state.minutes:g} minutes are over at step {state.step} of {state.total_steps}"
     return None
 
 

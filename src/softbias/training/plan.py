@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +17,7 @@ from softbias.errors import SoftbiasError
 from softbias.kernels import triton_api
 from softbias.models.inspect import unwrap
 from softbias.regularizers import parse_regularizers
-from softbias.regularizers.attach import Regularized, attached
+from softbias.regularizers.attach import Regularized
 from softbias.schema import Checked
 from softbias.training.acceleration import agreed
 from softbias.training.batches import Batches, SplitImages
@@ -27,6 +25,7 @@ from softbias.training.checkpoint import Keep, State
 from softbias.training.depth import frozen_modules
 from softbias.training.display import Display
 from softbias.training.optim import ModelEma, build_optimizer
+from softbias.training.pace import steps_within
 from softbias.training.recipe import Recipe
 from softbias.training.step import CudaGraphStep, PlainStep, step_names, supports_cuda_graph
 
@@ -121,7 +120,6 @@ class Prepared:
     """A training that is ready for its next step.
 
     regularized      the model whose layers share their queries and keys with regularizers while it trains
-    evaluate_every   epochs between two evaluations
     skips            a step whose gradient is not finite changes nothing, and is counted
     stochastic       the model has dropout or stochastic depth
     """
@@ -130,12 +128,21 @@ class Prepared:
     state: State
     regularized: nn.Module
     take_step: PlainStep
-    epochs: int
-    evaluate_every: int
-    warmup_steps: int
     skips: bool
     stochastic: bool
-    minutes: float | None
+
+    @property
+    def epochs(self) -> int:
+        return math.ceil(self.state.total_steps / self.plan.batches.steps_per_epoch)
+
+    @property
+    def evaluate_every(self) -> int:
+        """Epochs between two evaluations."""
+        return max(1, round(self.epochs / self.plan.settings.evaluations), epochs_between_evaluations(self.plan))
+
+    @property
+    def warmup_steps(self) -> int:
+        return min(self.plan.batches.warmup_steps, self.state.total_steps // 10)
 
     def seed_dropout(self, step: int) -> None:
         """Dropout and stochastic depth are functions of the step, so that a resumed run repeats them."""
@@ -155,14 +162,15 @@ def prepare(plan: TrainingPlan, display: Display, minutes: float | None = None) 
     ema = ModelEma(plan.model, recipe.ema) if recipe.ema else None
     state = State(plan.model, optimizer, ema, sums, batches.total_steps, scaler=accelerator.scaler)
     damaged = state.restore(plan.folder) if plan.folder else None
+    state.minutes = state.minutes if minutes is None else minutes
     if damaged is not None:
         display.message(f"continuing at step {state.step} of {state.total_steps}")
         for name in damaged:
             display.message(f"the checkpoint {name} is damaged, so an earlier one is used")
-    elif minutes:
+    elif minutes is not None:
         state.total_steps = int(agreed(accelerator, steps_within(plan, minutes)))
         if plan.folder is not None and accelerator.is_main_process:
-            state.save(plan.folder)  # a run that is killed from now on has the same number of steps when it continues
+            state.save(plan.folder)  # a run that is killed from now on has this plan when it continues
     compiles = should_compile(
         regularized, recipe, accelerator.device, state.total_steps * batches.batch_size, batches.images.size
     )
@@ -175,14 +183,10 @@ def prepare(plan: TrainingPlan, display: Display, minutes: float | None = None) 
         + (", compiled" if compiles else "")
     )
     plan.set_mode()
-    epochs = math.ceil(state.total_steps / batches.steps_per_epoch)
     return Prepared(
-        plan, state, regularized, take_step, epochs,
-        evaluate_every=max(1, round(epochs / plan.settings.evaluations), epochs_between_evaluations(plan)),
-        warmup_steps=min(batches.warmup_steps, state.total_steps // 10),
+        plan, state, regularized, take_step,
         skips=graph or accelerator.scaler is not None,
         stochastic=any(getattr(module, "p", 0) or getattr(module, "drop_prob", 0) for module in plan.model.modules()),
-        minutes=minutes,
     )  # fmt: skip
 
 
@@ -214,35 +218,3 @@ def count_tokens(model: nn.Module, img_size: tuple[int, int]) -> int:
     """Patches of one image, in our transformers and in timm's; in other models, the number of patches of 16 pixels."""
     grid = getattr(getattr(unwrap(model), "patch_embed", None), "grid_size", None)
     return math.prod(grid) if grid else img_size[0] * img_size[1] // AREA_PER_TOKEN
-
-
-def steps_within(plan: TrainingPlan, minutes: float) -> int:
-    """How many steps the time allows, so that the schedule of the learning rate ends in time."""
-    return max(1, min(plan.batches.total_steps, int(0.9 * 60 * minutes / seconds_per_step(plan))))
-
-
-def seconds_per_step(plan: TrainingPlan) -> float:
-    """The lower third of a few steps: the first ones only warm up."""
-    seconds = measure_steps(plan, 12)
-    return sorted(seconds)[len(seconds) // 3]
-
-
-def measure_steps(plan: TrainingPlan, steps: int, most: float = math.inf) -> list[float]:
-    """The seconds of each of a few steps on a copy of the model; it ends after `most` seconds."""
-    batches = plan.batches
-    model = copy.deepcopy(plan.model)
-    regularized = plan.regularized(model)
-    graph = supports_cuda_graph(plan.accelerator, batches, regularized)
-    take_step = plan.make_step(regularized, build_optimizer(model, plan.recipe, graph=graph), graph=graph)
-    epoch = batches.epoch(0)
-    seconds: list[float] = []
-    for step in range(min(steps, batches.steps_per_epoch)):
-        started = time.perf_counter()
-        with attached(regularized):
-            take_step(*batches.at(step, epoch), epoch.number, plan.recipe.warmup_lr)
-        if plan.accelerator.device.type != "cpu":
-            torch.accelerator.synchronize()
-        seconds.append(time.perf_counter() - started)
-        if sum(seconds) > most:
-            break
-    return seconds
