@@ -113,8 +113,13 @@ class Classifier:
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The class names, or "class 0", "class 1", … where they are not known."""
+        """The class names, or "class 0", "class 1", … where they are not known; an error for a model without classes."""
         model: Any = self.model
+        if model.num_classes == 0:
+            raise SoftbiasError(
+                f"{self.name} has learned features and knows no classes; softbias fit DATA --start RUN trains a classifier "
+                "from it"
+            )
         return self.class_names or tuple(f"class {number}" for number in range(model.num_classes))
 
     def about(self) -> dict[str, Any]:
@@ -154,12 +159,12 @@ class Classifier:
     @torch.no_grad()
     def probabilities(self, arrays: NDArray[np.uint8], batch: int = 64) -> NDArray[np.float32]:
         """# (n, height, width, 3) uint8 of the model's size -> (n, K)"""
-        rows = []
+        outputs, rows = len(self.output_names), []
         for start in range(0, len(arrays), batch):
             images = torch.from_numpy(np.ascontiguousarray(arrays[start : start + batch])).to(self.device)
             logits = self.model(normalize(images.permute(0, 3, 1, 2), self.mean, self.std)).float()
             rows.append(finite(logits, self.name).softmax(-1).cpu())
-        return torch.cat(rows).numpy() if rows else np.empty((0, len(self.output_names)), np.float32)
+        return torch.cat(rows).numpy() if rows else np.empty((0, outputs), np.float32)
 
     def predict(self, files: Iterable[str | Path], *, batch: int = 64, threshold: float = LOW_CONFIDENCE) -> list[Prediction]:
         """One row per file, in order."""

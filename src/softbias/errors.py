@@ -18,6 +18,10 @@ class UnknownNameError(SoftbiasError):
     """A name that is not among the choices."""
 
 
+class NoClassesError(SoftbiasError):
+    """The pictures of a folder are in no classes, or all in one; learning without labels takes them as they are."""
+
+
 class FewTokensWarning(UserWarning):
     """A model splits images into so few patches that attention has little to choose from."""
 

@@ -24,7 +24,7 @@ from softbias.terminal import echo
 
 COMMANDS = {
     "fit": "train a classifier on your pictures",
-    "pretrain": "train without labels, by predicting rotations",
+    "pretrain": "train without labels, on pictures with or without classes",
     "compare": "which model is better, by how much, with how much data",
     "study": "run a comparison that a file describes",
     "reproduce": "the papers' tables, with the published numbers beside ours",

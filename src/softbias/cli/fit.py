@@ -124,6 +124,10 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class PretrainOptions(TrainingOptions):
+    objective: Annotated[
+        ShortText | None,
+        flag("NAME", "What is learned without labels, such as views; that of the recipe, or rotation, if not given."),
+    ] = None
     rotations: Annotated[
         Literal["all", "one"] | None, flag("all|one", "Every picture in all four rotations, or in one at random.")
     ] = None
@@ -151,9 +155,14 @@ def pretrain(
     *,
     line: Line = NO_LINE,
 ) -> int:
-    """Train without labels: by which of four rotations a picture was turned (ARViT's pretext task).
+    """Train without labels, on a folder of pictures with or without classes.
 
-    `softbias fit DATA --start RUN` then trains a classifier from it.
+    The objective rotation learns by which of four rotations a picture was turned (ARViT's pretext task), views which two
+    changed copies belong to the same picture, instances which picture a changed copy was made from.
+
+      softbias pretrain my_pictures --objective views --out runs/pretrained
+      softbias fit my_pictures --start runs/pretrained
+      softbias fit my_pictures --start runs/pretrained --finetune linear
     """
     return train(options, line, "pretrain")
 
@@ -163,7 +172,7 @@ def train(options: TrainingOptions, line: CommandLine, command: str) -> int:
         raise SoftbiasError(f"which pictures? softbias {command} DATA, with a folder, a CSV file, arrays or a named set")
     overrides = dict(line.overrides)
     if isinstance(options, PretrainOptions):
-        overrides = {"objective": "rotation", **overrides}
+        overrides["objective"] = pretext_objective(options)
         require_pretext(str(overrides["objective"]))
         overrides |= {} if options.rotations is None else {"rotations": options.rotations}
     if options.regularize:
@@ -191,6 +200,19 @@ def train(options: TrainingOptions, line: CommandLine, command: str) -> int:
     if main:
         show(result, options)
     return 0
+
+
+def pretext_objective(options: PretrainOptions) -> str:
+    """The objective that is named, or that of the recipe or the config, or rotation."""
+    from softbias.runs.fit import base_config
+    from softbias.training.recipe import find_recipe
+
+    if options.objective is not None:
+        return options.objective
+    if options.recipe is not None and (found := find_recipe(options.recipe).objective) != "supervised":
+        return found
+    config = base_config(options.config, options.out, options.resume)
+    return "rotation" if config is None or options.recipe is not None else config.recipe.objective
 
 
 def require_pretext(objective: str) -> None:

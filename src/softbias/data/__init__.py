@@ -42,12 +42,20 @@ MODULES = {
 
 
 def load_dataset(
-    source: str | Path, *, group_by: str | None = None, progress: Progress | None = None, **options: Any
+    source: str | Path,
+    *,
+    group_by: str | None = None,
+    unlabeled: bool | None = None,
+    progress: Progress | None = None,
+    **options: Any,
 ) -> Dataset:
-    """The decoded set: `open_source(source, group_by).read(**options)`; an option that is None counts as not given."""
+    """The decoded set: `open_source(source, group_by).read(**options)`; an option that is None counts as not given.
+
+    unlabeled   take all pictures below a folder, without classes and splits
+    """
     from softbias.data.sources import open_source
 
-    return open_source(source, group_by).read_with(options, progress)
+    return open_source(source, group_by, unlabeled).read_with(options, progress)
 
 
 def __getattr__(name: str) -> Any:

@@ -3,8 +3,9 @@
     root/train/cat/1.jpg  root/val/…  root/test/…     splits as given ("valid" and "validation" are val)
     root/cat/1.jpg        root/dog/…                  no splits
 
-`list_folder` lists folders, `tables.list_csv` a CSV file; arrays have no files and become a Dataset at once (arrays.py).
-Files that are known to be no pictures are passed over; a note counts any other file that is left out, and what is no file.
+`list_folder` lists folders, `list_unlabeled` those without classes, `tables.list_csv` a CSV file; arrays have no files and
+become a Dataset at once (arrays.py). Files that are known to be no pictures are passed over; a note counts any other file that
+is left out, and what is no file.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softbias.data.folders import FolderWalk, natural
-from softbias.errors import SoftbiasError
+from softbias.errors import NoClassesError, SoftbiasError
 from softbias.files import escaped
 from softbias.notes import Note
 
@@ -40,6 +41,7 @@ class Listing:
     groups   pictures of one group must stay in one split; None where nothing was grouped
     root     the folder that paths are shown relative to
     notes    about files that were left out
+    unlabeled   the pictures have no classes: all of them train, and they have one name
     """
 
     name: str
@@ -50,6 +52,7 @@ class Listing:
     split: tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
     notes: tuple[Note, ...] = field(default=())
+    unlabeled: bool = False
 
     def __post_init__(self) -> None:
         needed = f"{self.name}: a classifier needs at least two"
@@ -57,8 +60,8 @@ class Listing:
             raise SoftbiasError(f"{self.name}: there are no pictures")
         if len(self.files) == 1:
             raise SoftbiasError(f"{needed} pictures, but there is only one: {self.files[0]}")
-        if len(self.class_names) == 1:
-            raise SoftbiasError(f"{needed} classes, but there is only one: {self.class_names[0]!r}")
+        if len(self.class_names) == 1 and not self.unlabeled:
+            raise NoClassesError(f"{needed} classes, but there is only one: {self.class_names[0]!r}")
 
     def __len__(self) -> int:
         return len(self.files)
@@ -113,11 +116,26 @@ def list_folder(root: str | Path) -> Listing:
         ) from error
 
 
+def list_unlabeled(root: str | Path) -> Listing:
+    """All pictures below a folder, whatever folders they are in, for learning without labels."""
+    root = Path(root)
+    walk = FolderWalk(root)
+    others: Counter[str] = Counter()
+    files = walk.below(root, others)
+    unknown = {suffix: count for suffix, count in others.items() if suffix not in OTHER_SUFFIXES}
+    notes = [Note("unlabeled", {"count": len(files), "folder": str(root)}), *walk.notes()]
+    if unknown:
+        notes.append(Note("other-files", {"count": sum(unknown.values()), "folder": str(root), "suffixes": sorted(unknown)}))
+    labels = np.zeros(len(files), np.int64)
+    name = root.resolve().name
+    return Listing(name, tuple(files), labels, ("picture",), root, notes=tuple(notes), unlabeled=True)
+
+
 def _list(root: Path, walk: FolderWalk) -> Listing:
     folders, loose = walk.entries(root)
     if not folders:
         found = f"{counted_images(len(loose))}, but no class folders" if loose else "no pictures and no folders"
-        raise SoftbiasError(f"{root} has {found}: sort the pictures into {root.name}/CLASS/, or list them in a CSV file")
+        raise NoClassesError(f"{root} has {found}: sort the pictures into {root.name}/CLASS/, or list them in a CSV file")
     notes = [_left_out(root, loose)] if loose else []
     named = {folder: SPLIT_NAMES.get(folder.name.casefold()) for folder in folders}
     train = next((folder for folder, split in named.items() if split == "train"), None)
@@ -137,7 +155,7 @@ def _list(root: Path, walk: FolderWalk) -> Listing:
             )
         if name == "train" and not inside:
             found = "pictures, but no class folders" if direct else "nothing in it"
-            raise SoftbiasError(
+            raise NoClassesError(
                 f"{folder} has {found}: sort the pictures into {folder.name}/CLASS/, or list them in a CSV file"
             )
         if direct:
@@ -179,7 +197,7 @@ def _classes(
     if others:
         notes.append(Note("other-files", {"count": others.total(), "folder": str(root), "suffixes": sorted(others)}))
     if len(set(classes)) == 1 and not may_be_empty and walk.entries(folders[0])[0]:
-        raise SoftbiasError(f"{root}: there is only one class, {classes[0]!r}; did you mean {folders[0]}?")
+        raise NoClassesError(f"{root}: there is only one class, {classes[0]!r}; did you mean {folders[0]}?")
     return files, classes
 
 

@@ -25,11 +25,11 @@ from softbias.data.cache import Progress, decode_all, may_write, open_whole
 from softbias.data.dataset import Dataset
 from softbias.data.decode import heif_available
 from softbias.data.groups import MOST, group_of
-from softbias.data.listing import Listing, list_folder
+from softbias.data.listing import Listing, list_folder, list_unlabeled
 from softbias.data.named import height_and_width, list_datasets, load_named
 from softbias.data.packs import resized_set
 from softbias.data.resizing import check_resize_mode
-from softbias.data.splitting import split_arrays, split_readable
+from softbias.data.splitting import SplitListing, split_arrays, split_readable
 from softbias.data.tables import TABLES, list_csv
 from softbias.errors import SoftbiasError
 from softbias.files import open_regular
@@ -50,6 +50,7 @@ class DataOptions(Checked):
     crop_from: Side | None = None
     seed: Seed | None = None
     group_by: ShortText | None = None
+    unlabeled: bool | None = None
     skip_broken: bool | None = None
     manifest: ShortText | None = None
     data_dir: ShortText | None = None
@@ -156,19 +157,21 @@ class Source:
         if crop_from is not None:
             notes.append(Note("crops-from", {"side": crop_from}))
         manifest = manifest if may_write() or (manifest and Path(manifest).exists()) else None
-        found = split_readable(listing, kept, seed, manifest, thumbs)
+        if listing.unlabeled:
+            found = SplitListing(listing.take(kept), {"train": np.arange(len(kept))}, None, ())
+        else:
+            found = split_readable(listing, kept, seed, manifest, thumbs)
         files = tuple(str(file) for file in found.listing.files)
         about = (listing.name, images, found.listing.labels, listing.class_names, found.splits, files)
         return Dataset(*about, notes=(*notes, *found.notes), groups=found.groups, whole=whole)
 
     def read_with(self, options: Mapping[str, Any], progress: Progress | None = None) -> Dataset:
-        """`read` with options that are checked first; `group_by` among them was an argument of `open_source`."""
-        given = DataOptions.check(options)
-        given.pop("group_by", None)
+        """`read` with options that are checked first; `group_by` and `unlabeled` among them were arguments of `open_source`."""
+        given = {name: value for name, value in DataOptions.check(options).items() if name not in ("group_by", "unlabeled")}
         return self.read(**given, progress=progress)
 
 
-def open_source(source: str | Path, group_by: str | None = None) -> Source:
+def open_source(source: str | Path, group_by: str | None = None, unlabeled: bool | None = None) -> Source:
     """A set by name (`softbias.data.named.DATASETS`), or the user's own: a folder, a CSV file, an .npz file, a folder of
     .npy files. A folder or a CSV file is listed here, and only here.
 
@@ -177,8 +180,15 @@ def open_source(source: str | Path, group_by: str | None = None) -> Source:
         data = source.read(img_size=64)
 
     group_by   an expression on the files' paths, or a column of the CSV file: a group is never torn apart by a split
+    unlabeled  take all pictures below a folder, without classes and splits
     """
     path = Path(source)
+    if unlabeled:
+        if group_by is not None or not path.is_dir():
+            wrong = "group_by is for splits" if group_by is not None else f"{source} is not a folder"
+            raise SoftbiasError(f"pictures without classes are the files below a folder, all for training, but {wrong}")
+        listing = list_unlabeled(path)
+        return Source(listing.name, path, listing)
     if str(source) in list_datasets() and not path.exists():
         refuse_for_named(str(source), ["group_by"] if group_by else [])
         return Source(str(source))

@@ -255,6 +255,7 @@ WORDING: dict[str, Callable[..., str]] = {
     **READING,
     **SPLITTING,
     **CHECKING,
+    "unlabeled": lambda count, folder: f"{count:,} pictures below {folder}, without classes: all of them train",
     "model-chosen": model_chosen,
     "recipe-chosen": recipe_chosen,
     "strength-chosen": lambda level, epochs: (

@@ -3,7 +3,7 @@
 config.yaml                                        what defines it, before all others
 metrics.jsonl, split.csv, head.safetensors         while it trains
 attention-before.npz, attention-after.npz          where it has regularizers, before and after training
-predictions.npz                                    from its model
+predictions.npz, neighbors.npz                     from its model: of a classifier, of one that learned features alone
 model/                                             with checksums of its own, see `models.storage`
 environment.json, summary.json, SHA256SUMS         the checksums of all files before it
 report.html, confusion.png                         drawn from them, and again by `softbias report`
@@ -24,8 +24,8 @@ from softbias.runs.galleries import AFTER, BEFORE
 from softbias.runs.run import Run
 
 MODEL, METRICS, SUMMARY = "model", "metrics.jsonl", "summary.json"
-PREDICTIONS = "predictions.npz"
-RESULTS = (METRICS, "split.csv", "head.safetensors", BEFORE, AFTER, PREDICTIONS, "environment.json", SUMMARY)
+PREDICTIONS, NEIGHBORS = "predictions.npz", "neighbors.npz"
+RESULTS = (METRICS, "split.csv", "head.safetensors", BEFORE, AFTER, PREDICTIONS, NEIGHBORS, "environment.json", SUMMARY)
 PAGE, CONFUSION = "report.html", "confusion.png"
 ENDS = {PAGE: b"</html>", CONFUSION: b"IEND\xaeB`\x82"}  # of a whole file
 

@@ -170,6 +170,11 @@ def evaluate(
         raise SoftbiasError(f"{images.name} has no split {name!r}; it has {', '.join(splits)}")
     if not len(indices):
         raise SoftbiasError(f"{images.name} has no pictures in {name}")
+    if objective.learns_features:
+        raise SoftbiasError(
+            f"{classifier.name} has learned features and knows no classes, so there is nothing to score; softbias fit DATA "
+            "--start RUN trains a classifier from it"
+        )
     labeled = images if objective.pretext else with_labels_of(classifier, images)
     _, _, scores = evaluate_split(
         classifier.model, labeled, indices, classifier.mean, classifier.std, objective=objective, device=classifier.device

@@ -32,6 +32,7 @@ from softbias.runs.spec import RunSpec
 from softbias.runs.start import Start
 from softbias.training import checkpoint as stored
 from softbias.training.batches import channel_statistics
+from softbias.training.objectives import find_objective
 
 Source = str | Path | nn.Module | Classifier | Run
 HEAD_ONLY = "untrained but for its head"
@@ -125,7 +126,7 @@ def open_last_checkpoint(run: Run, device: str, read: Callable[..., Dataset] | N
     if spec.start.kind == "pretrained":  # the checkpoint overwrites these weights, so they need not be found
         given = replace(spec, start=Start())
     model = untrained(run, given, len(names), data.img_size)
-    load_state(model, averaged(tensors), run.checkpoint_folder)
+    load_state(model, kept_weights(tensors, model, spec), run.checkpoint_folder)
     known = normalization(spec.start, run.source_folder)
     mean, std = known or channel_statistics(data, run.split(data).train)
     step = f"step {meta['step']:,} of {meta['total_steps']:,}"
@@ -141,14 +142,14 @@ def at_checkpoint(run: Run, classifier: Classifier, checkpoint: Checkpoint) -> C
     """The classifier of a run as it was at a checkpoint; `Run.classifier` calls this."""
     model = classifier.model
     if checkpoint.path is None:
-        classes, size = len(classifier.output_names), classifier.img_size
-        assert size is not None
+        classes, size = model.num_classes, classifier.img_size
+        assert isinstance(classes, int) and size is not None
         model = untrained(run, run.spec, classes, size)
         weights = weights_of(model)
     else:
         tensors, _ = stored.read(checkpoint.path)
         model = copy.deepcopy(model)
-        load_state(model, averaged(tensors), checkpoint.path)
+        load_state(model, kept_weights(tensors, model, run.spec), checkpoint.path)
         weights = weights_in_run(model, run.spec)
     changed = classifier.with_model(model.to(classifier.device))
     return replace(changed, weights=weights, when={"step": checkpoint.step})
@@ -167,6 +168,15 @@ def untrained(run: Run, spec: RunSpec, classes: int, img_size: tuple[int, int]) 
 def averaged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights of a checkpoint that the model gets: the averaged ones, if the recipe averages."""
     return stored.part("ema", tensors) or stored.part("model", tensors)
+
+
+def kept_weights(tensors: Mapping[str, Tensor], model: nn.Module, spec: RunSpec) -> dict[str, Tensor]:
+    """The weights of a checkpoint that a finished model has: without the head by which features are learned."""
+    found = averaged(tensors)
+    if not find_objective(spec.recipe.objective).learns_features:
+        return found
+    own = model.state_dict()
+    return {name: tensor for name, tensor in found.items() if name in own}
 
 
 def weights_in_run(model: nn.Module, spec: RunSpec) -> str:

@@ -23,6 +23,7 @@ from softbias.models.storage import save
 from softbias.models.weights import load_state
 from softbias.notes import Note
 from softbias.runs.artifacts import METRICS, write_results_checksums
+from softbias.runs.neighbors import compare_neighbors
 from softbias.runs.predictions import Predictions
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
@@ -30,6 +31,7 @@ from softbias.runs.start import describe
 from softbias.training import checkpoint
 from softbias.training.evaluate import evaluate_split
 from softbias.training.linear import linear_probes, pixel_baseline
+from softbias.training.objectives.features import drop_head
 from softbias.training.plan import TrainingPlan
 
 OF_TRAINING = ("total_seconds", "peak_memory", "peak_memory_of")  # what a later repair of the run does not measure again
@@ -70,6 +72,8 @@ def finish(
     model, batches = unwrap(plan.model), plan.batches
     accelerator = plan.accelerator
     objective = batches.objective
+    if objective.learns_features:
+        drop_head(model)
     summary: dict[str, Any] = {
         "status": "finished",
         "id": spec.id,
@@ -100,14 +104,18 @@ def finish(
     summary["peak_memory"] = peak_memory(accelerator.device.type)
     summary["peak_memory_of"] = "the GPU" if accelerator.device.type == "cuda" else "the process"
     if split.test is not None:
+        summary["pictures"]["test"] = len(split.test)
+    if split.test is not None and not objective.learns_features:
         probabilities, labels, scores = evaluate_split(
             model, data, split.test, batches.mean, batches.std,
             objective=objective, device=accelerator.device, precision=accelerator.autocast(),
         )  # fmt: skip
         summary["test"] = objective.pretext_scores(scores, data.class_names) if objective.pretext else scores
-        summary["pictures"]["test"] = len(split.test)
     if not accelerator.is_main_process:
         return summary
+    if objective.learns_features:
+        summary["task"] = objective.task
+        summary["neighbors"] = compare_neighbors(model, data, split, batches, spec.seed, directory.neighbors_path)
     if split.test is not None and not objective.pretext:
         files = None if data.files is None else tuple(str(data.files[index]) for index in split.test)
         Predictions(split.test, labels, probabilities, files).write(directory.predictions_path)

@@ -30,7 +30,8 @@ from softbias.pages.static import confusion_png
 from softbias.pages.theme import DPI, PALETTE
 from softbias.pages.wording import text
 from softbias.runs.galleries import draw_maps, galleries, recorded
-from softbias.runs.printed import cost_rows, run_title, score_rows, verdict, worst_first
+from softbias.runs.neighbors import neighbors_section
+from softbias.runs.printed import cost_rows, next_steps, run_title, score_rows, verdict, worst_first
 from softbias.runs.run import Run
 from softbias.runs.start import Start, describe
 from softbias.schema import from_plain
@@ -62,6 +63,10 @@ def write_page(run: Run, summary: Mapping[str, Any], data: Dataset | None = None
         confusion=confusion_section(run.path, summary["test"]["confusion"], names) if names else None,
         reliability=None if predictions is None else reliability(predictions.probabilities, predictions.labels),
         maps=maps_section(run.path),
+        task=summary.get("task"),
+        vote=summary.get("neighbors"),
+        neighbors=neighbors_section(run.neighbors_path, data),
+        next_steps=next_steps(summary, run.path),
         galleries=[] if predictions is None else galleries(predictions, names, data),
         model_path=str(run.model_folder),
         run_path=shlex.quote(str(run.path)),

@@ -37,6 +37,8 @@ from softbias.training.batches import Batches, SplitImages, channel_statistics
 from softbias.training.depth import freeze_blocks
 from softbias.training.head_start import linear_head, start_head
 from softbias.training.objectives import find_objective
+from softbias.training.objectives.base import Objective
+from softbias.training.objectives.features import install_head
 from softbias.training.plan import LoopSettings, TrainingPlan
 from softbias.training.recipe import Recipe
 
@@ -81,10 +83,14 @@ def make_plan(
     settings: LoopSettings | None = None,
 ) -> TrainingPlan:
     device = accelerator.device
-    classes = len(output_names(spec, data))
+    objective = find_objective(spec.recipe.objective)
+    refuse_small_parts(spec.recipe, objective, len(split.train), accelerator.num_processes)
+    classes = objective.count_outputs(data.class_names, len(split.train))
     torch.manual_seed(spec.seed)
     source = directory.source_of(spec.start)
     model = build_model(spec, classes, data.img_size, source)
+    if objective.learns_features:
+        install_head(model, objective)
     frozen = spec.finetune == "linear"
     regularizers = parse_regularizers(spec.recipe.regularize)
     freeze_blocks(model, spec.recipe.frozen_blocks)
@@ -99,7 +105,7 @@ def make_plan(
     if spec.recipe.compile != "on":  # torch.compile compiles the kernels itself
         together = min(spec.recipe.batch_size, len(split.train)) // (accelerator.num_processes * spec.recipe.accumulate)
         with accelerator.autocast():
-            precompile(model, max(1, together))
+            precompile(model, max(1, together) * objective.views(spec.recipe))
     mean, std = normalization(spec.start, source) or channel_statistics(data, split.train)
     images = SplitImages(data, split.train, device, whole=spec.recipe.augmentation.crop == "resized")
     batches = Batches(
@@ -108,12 +114,29 @@ def make_plan(
     )  # fmt: skip
     if spec.recipe.head_start == "logistic":
         start_head_once(model, data, split, batches, accelerator, directory)
-    validation = None if split.val is None else SplitImages(data, split.val, device)
-    weights = None if batches.objective.pretext else class_weights(data.labels[split.train], classes, spec.recipe)
+    validation = None if split.val is None or objective.learns_features else SplitImages(data, split.val, device)
+    weights = None if objective.pretext else class_weights(data.labels[split.train], classes, spec.recipe)
     return TrainingPlan(
         accelerator, model, batches, validation, None if weights is None else weights.to(device),
         directory.checkpoint_folder, directory.metrics_path, keep, frozen, settings or LoopSettings.from_environment(),
     )  # fmt: skip
+
+
+def refuse_small_parts(recipe: Recipe, objective: Objective, n_train: int, processes: int) -> None:
+    """Refuse a loss that compares images where a batch has too few of them, or comes in parts."""
+    if not objective.compares_images:
+        return
+    if recipe.accumulate > 1:
+        raise SoftbiasError(
+            f"--objective {recipe.objective} compares the pictures of a batch with each other, so a batch cannot come in "
+            f"parts: leave out --accumulate {recipe.accumulate}, or take a smaller --batch-size"
+        )
+    together = min(recipe.batch_size, n_train) // processes
+    if together < 2:
+        raise SoftbiasError(
+            f"--objective {recipe.objective} compares the pictures of a batch with each other, but a batch has {together}; "
+            f"take --batch-size {2 * processes} or more"
+        )
 
 
 def build_model(spec: RunSpec, classes: int, img_size: tuple[int, int], source: Path | None = None) -> nn.Module:

@@ -58,7 +58,7 @@ def print_summary(summary: Mapping[str, Any], path: Path, console: Console | Non
     width = max(len(name) for name, _, _ in rows)
     line(console, Text(run_title(summary), style="bold"))
     for name, value, aside in rows:
-        style = "bold" if name == "Accuracy" else ""
+        style = "bold" if name in ("Accuracy", "Neighbors") else ""
         line(console, Text.assemble("  ", name.ljust(width + 2), (value, style), (f"  {aside}" if aside else "", "dim")))
     found = verdict(summary)
     if found:
@@ -68,9 +68,7 @@ def print_summary(summary: Mapping[str, Any], path: Path, console: Console | Non
     for label, file in FILES.items():
         if (path / file).exists():
             line(console, Text.assemble("  ", label.ljust(11), f"{path / file}{'/' if (path / file).is_dir() else ''}"))
-    if not summary["pretext"]:
-        run = shlex.quote(str(path))
-        line(console, Text.assemble("  ", "next".ljust(11), f"softbias predict {run} PICTURES, softbias app {run}"))
+    line(console, Text.assemble("  ", "next".ljust(11), ", ".join(next_steps(summary, path))))
 
 
 def print_evaluation(found: Evaluation) -> None:
@@ -96,6 +94,8 @@ def line(console: Console, text: Any) -> None:
 def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Name, value and remark of every score of the run."""
     test, baseline = summary.get("test"), summary.get("baseline")
+    if "neighbors" in summary:
+        return neighbor_rows(summary)
     if not test:
         return without_test(summary)
     if "task" in test:  # of pre-training
@@ -114,6 +114,31 @@ def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     rows += [("Macro-F1", percent(test["macro_f1"]), "")]
     rows += [("Calibration error", percent(test["calibration_error"]), "mean gap between confidence and accuracy (ECE)")]
     return rows
+
+
+def neighbor_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Of a run that learned features alone: how often the nearest pictures have the same class."""
+    found = summary["neighbors"]
+    if found is None:
+        return [("Neighbors", "no score", "the pictures have no classes; the page shows the nearest pictures of some")]
+    remark = (
+        f"95 % interval {interval(found['accuracy_interval'])}, n = {found['n']:,} {found['split']} pictures, by vote of the "
+        f"{found['neighbors']} nearest training pictures; no label was used for training"
+    )
+    rows = [("Neighbors", percent(found["accuracy"]), remark)]
+    if found["random_weights"] is not None:
+        rows += [("Untrained", percent(found["random_weights"]), "the same with the features of random weights")]
+    return [*rows, ("Guessing", percent(found["most_frequent"]), "always naming the most frequent class")]
+
+
+def next_steps(summary: Mapping[str, Any], path: Path) -> list[str]:
+    """The commands that go on from a finished run."""
+    run = shlex.quote(str(path))
+    if not summary["pretext"]:
+        return [f"softbias predict {run} PICTURES", f"softbias app {run}"]
+    unlabeled = "neighbors" in summary and summary["neighbors"] is None
+    start = f"softbias fit {'PICTURES' if unlabeled else shlex.quote(str(summary['data']))} --start {run}"
+    return [start, f"{start} --finetune linear"]
 
 
 def without_test(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:

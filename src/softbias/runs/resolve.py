@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from softbias.errors import NoClassesError
 from softbias.notes import Note
-from softbias.runs import automatic, finetuning
+from softbias.runs import automatic, feature_learning, finetuning
 from softbias.runs.partial import PartialRunSpec
 from softbias.runs.spec import RunSpec
+from softbias.training.objectives import find_objective
 from softbias.training.recipe import find_recipe
 
 if TYPE_CHECKING:
@@ -67,11 +69,12 @@ def resolve(
     n_train = count_train(partial, data)
     model_named, recipe_named = partial.model is not None, partial.recipe is not None
     tunes = start.learned and partial.recipe == finetuning.RECIPE
-    choice = automatic.choose(
-        n_train, data.img_size, device, torch.get_num_threads(), objective=partial.objective,
-        pretrained=partial.model if start.kind == "pretrained" or tunes else None,
-        named=partial.overrides,
-    )  # fmt: skip
+    facts = (n_train, data.img_size, device, torch.get_num_threads())
+    if find_objective(partial.objective).learns_features:
+        choice = feature_learning.choose(*facts, objective=partial.objective)
+    else:
+        weights_for = partial.model if start.kind == "pretrained" or tunes else None
+        choice = automatic.choose(*facts, objective=partial.objective, pretrained=weights_for, named=partial.overrides)
     if tunes:
         partial = replace(partial, recipe=choice.recipe)
     options_named = bool(partial.model_options)
@@ -114,11 +117,9 @@ def read_images(
 ) -> tuple[PartialRunSpec, Dataset, list[Note]]:
     """The set that the partial spec names, at a size that suits the start and the device, and the start itself."""
     from softbias.data.packs import resized_set
-    from softbias.data.sources import open_source
 
-    assert partial.data is not None
     notes: list[Note] = []
-    source = open_source(partial.data, partial.data_options.get("group_by")) if data is None else None
+    partial, source = listed_source(partial) if data is None else (partial, None)
     settled = partial.settled_start is not None or partial.asks_for_weights
     if source is not None and source.listing is None and not settled:
         # the sizes of arrays and named sets are known when they are read
@@ -141,6 +142,20 @@ def read_images(
         options["img_size"] = size[0]
         notes.append(size[1])
     return replace(partial, data_options=options), source.read_with(options, progress), notes
+
+
+def listed_source(partial: PartialRunSpec) -> tuple[PartialRunSpec, Source]:
+    """The set that the partial spec names; learning without labels takes a folder without classes as it is."""
+    from softbias.data.sources import open_source
+
+    assert partial.data is not None
+    options = partial.data_options
+    try:
+        return partial, open_source(partial.data, options.get("group_by"), options.get("unlabeled"))
+    except NoClassesError:
+        if not partial.is_pretext or options.get("group_by") is not None:
+            raise
+        return replace(partial, data_options={**options, "unlabeled": True}), open_source(partial.data, unlabeled=True)
 
 
 def with_chosen_start(

@@ -96,6 +96,10 @@ class Run:
         return self.path / "head.safetensors"
 
     @property
+    def neighbors_path(self) -> Path:
+        return self.path / "neighbors.npz"
+
+    @property
     def page_path(self) -> Path:
         return self.path / "report.html"
 

@@ -90,7 +90,7 @@ class Epoch(NamedTuple):
 
 class Batch(NamedTuple):
     images: Tensor  # (B, 3, H, W), normalized
-    targets: Tensor  # (B, K), each row sums to one
+    targets: Tensor  # (B, K), each row sums to one; or (B,), what a loss needs to compare images with each other
 
 
 @dataclass(frozen=True)

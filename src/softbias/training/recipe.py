@@ -25,7 +25,8 @@ Rate = Annotated[float, Within(0, 1000)]
 class Recipe(Checked):
     """Objective, optimizer, schedule, regularizers and augmentation.
 
-    objective          one of `softbias.training.objectives`: "supervised", "rotation", or one that was registered
+    objective          one of `softbias.training.objectives`: "supervised"; without labels "rotation", "instances", "views"; or
+                       one that was registered
     rotations          of the objective "rotation": "all" four of each image in a batch, or "one" at random
     epochs, steps      the length; steps, where given, overrides epochs. The last incomplete batch of an epoch is left out
     optimizer          "adamw", "adam", "sgd", or "muon" for the matrices of the blocks with "adamw" for the rest
@@ -148,6 +149,10 @@ DEIT_AUGMENTATION = Augmentation(
     repeats=3,
 )  # fmt: skip
 
+VIEW_AUGMENTATION = Augmentation(
+    crop="resized", crop_scale=(0.2, 1.0), flip=0.5, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, grayscale=0.2,
+)  # fmt: skip
+
 RECIPES: dict[str, Recipe] = {
     "small": Recipe(
         epochs=240, batch_size=256, lr=5e-4, lr_per=256, weight_decay=0.06, warmup_epochs=10, drop_path=0.1, clip=1.0,
@@ -180,6 +185,14 @@ RECIPES: dict[str, Recipe] = {
         objective="rotation", epochs=90, batch_size=80, lr=1e-4, schedule="one-cycle", smoothing=0.0, weight_decay=0.0,
         optimizer="adam", augmentation=Augmentation(crop="resized", crop_scale=(0.5, 1.0), flip=0.5),
     ),
+    "views": Recipe(
+        objective="views", epochs=200, batch_size=512, lr=2e-3, weight_decay=0.05, warmup_epochs=10, clip=1.0, ema=0.999,
+        smoothing=0.0, val_fraction=0.0, select="last", augmentation=VIEW_AUGMENTATION,
+    ),
+    "instances": Recipe(
+        objective="instances", epochs=400, batch_size=512, lr=2e-3, weight_decay=0.05, warmup_epochs=10, clip=1.0, ema=0.999,
+        smoothing=0.0, val_fraction=0.0, select="last", augmentation=VIEW_AUGMENTATION,
+    ),
     "arvit-finetune": Recipe(
         epochs=60, batch_size=80, lr=5e-4, schedule="one-cycle", smoothing=0.0, weight_decay=0.0, optimizer="adam",
         augmentation=Augmentation(crop="resized", crop_scale=(0.5, 1.0), flip=0.5),
@@ -203,6 +216,8 @@ ABOUT: dict[str, str] = {
     "deit": "ImageNet as DeiT and ConViT trained: cosine, RandAugment, mixup, CutMix, repeated augmentation",
     "ibit": "ImageNet as IBiT's paper: DeiT without mixup and CutMix",
     "arvit-pretrain": "ARViT's pretext task: which of four rotations",
+    "views": "without labels: two views of a picture belong together; softbias pretrain --objective views",
+    "instances": "without labels: every picture is a class of its own; softbias pretrain --objective instances",
     "arvit-finetune": "ARViT's fine-tuning of a pre-trained run",
     "finetune": "all weights of a model that has learned from many pictures; on a CPU without its first blocks",
     "eth": "the ETH study's CIFAR-10 setting: Adam, one-cycle, maximum lr 1e-5",

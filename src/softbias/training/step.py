@@ -98,7 +98,7 @@ class PlainStep:
                 task = self.batches.objective.loss(logits, targets, self.class_weights, self.recipe.smoothing)
                 loss, more = self.regularized(task, *values)
             self.accelerator.backward(loss * share)
-            right = (logits.detach().argmax(-1) == targets.argmax(-1)).float().mean()
+            right = self.batches.objective.accuracy(logits.detach(), targets)
             new = [each * share for each in (loss.detach(), right, *more)]
             seen = [a + b for a, b in zip(seen, new, strict=True)] if seen else new
         return seen

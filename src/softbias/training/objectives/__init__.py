@@ -21,6 +21,8 @@ OBJECTIVES = Registry["str | type[Objective]"]("objective", group="softbias.obje
 OBJECTIVES |= {
     "supervised": "softbias.training.objectives.supervised:Supervised",
     "rotation": "softbias.training.objectives.rotation:Rotation",
+    "instances": "softbias.training.objectives.instances:Instances",
+    "views": "softbias.training.objectives.views:Views",
 }
 register_objective = OBJECTIVES.register
 list_objectives = OBJECTIVES.names
