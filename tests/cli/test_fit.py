@@ -63,10 +63,10 @@ def test_it_says_what_it_chose_and_why(image_folder, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "convit_nano with patches of 8 (16 tokens)" in printed
     assert "recipe quick with 2 epochs" in printed and "300 epochs" in printed
-    assert "start from scratch" in printed and "--start pretrained" in printed
+    assert "start from scratch" in printed and "--weights" in printed
     assert "seed 0" in printed and "Accuracy" in printed
     start, model, recipe = Run(tmp_path / "run").notes  # as data, for every reader of the run
-    assert start.kind == "start-chosen" and start.values["why"] == "small-pictures"
+    assert start.kind == "start-chosen" and start.values["why"] == "offline"
     assert model.kind == "model-chosen" and model.values["model"] == "convit_nano" and model.values["patch"] == 8
     assert recipe.kind == "recipe-chosen" and recipe.values == {"recipe": "quick", "epochs": 2.0}
     kept = json.loads((tmp_path / "run" / "summary.json").read_text())["notes"]  # for the page

@@ -24,7 +24,7 @@ from softbias.runs.prepare import build_model
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
 from softbias.runs.start import Start
-from softbias.runs.starting import ImageFacts, choose_start, is_grey
+from softbias.runs.starting import ImageFacts, choose_start
 from softbias.training.recipe import Recipe
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "weights" / "deit_tiny_patch16_224.safetensors"
@@ -77,12 +77,13 @@ def test_weights_in_the_folder_are_taken_with_their_hash_and_license(weights):
 @pytest.mark.parametrize(
     ("known", "device", "why"),
     [
-        (ImageFacts(32), "cpu", "small-pictures"),
+        (ImageFacts(32), "cpu", None),
         (ImageFacts(32), "cuda", None),
+        (ImageFacts(32, named=True), "cpu", "small-pictures"),
         (ImageFacts(32, named=True), "cuda", "small-pictures"),
-        (ImageFacts(128, grey=True), "cpu", "grey-pictures"),
         (ImageFacts(128, count=50_000), "cpu", "many-pictures"),
         (ImageFacts(64, count=49_999), "cpu", None),
+        (ImageFacts(32, count=60_000), "cpu", None),
     ],
 )
 def test_auto_stays_from_scratch_where_a_cpu_would_waste_its_time(weights, known, device, why):
@@ -108,16 +109,6 @@ def test_a_gpu_takes_what_is_at_hand_and_names_what_may_do_better(weights):
     assert found.model == "deit_tiny" and found.note.values["better"] == "deit_small"
     save_zeros("deit_small", weights / "deit_small.safetensors")
     assert choose_start("auto", None, {}, "cuda", ImageFacts(128)).model == "deit_small"
-
-
-def test_images_without_colors_are_known_by_their_headers_or_their_values(tmp_path, images):
-    from softbias.data.sources import open_source
-
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        Image.new("L", (80, 80), 7).save(tmp_path / name / "1.png")
-    assert is_grey(open_source(tmp_path), None) and not is_grey(open_source(images), None)
-    assert is_grey(None, softbias.load_dataset("fashion"))
 
 
 def test_a_model_of_a_named_file_is_read_off_its_name(weights, tmp_path):

@@ -56,6 +56,7 @@ def test_frozen_modules_are_the_embedding_and_the_first_blocks():
     model = ours()
     frozen = list(frozen_modules(model, 1))
     assert model.patch_embed in frozen and model.blocks[0] in frozen
+    assert model.blocks not in frozen, "later blocks would lose their dropout, too"
     assert model.blocks[1] not in frozen and model.norm not in frozen and model.head not in frozen
     assert list(frozen_modules(model, 0)) == []
 

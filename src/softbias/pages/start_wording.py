@@ -32,7 +32,6 @@ def why_scratch(
     megabytes: int | None = None,
     side: int | None = None,
     count: int | None = None,
-    enlarged: int | None = None,
     reason: str = "",
 ) -> str:
     """The reason, and what it would cost to do better."""
@@ -45,16 +44,11 @@ def why_scratch(
         "not-fetched": f"{reason}; {fetch}",
         "large-download": f"the weights {name} are a download of {size}, which --start pretrained allows; {HELP}",
         "model-options": "options of the model were named, which pretrained weights may not fit; --start pretrained tries it",
-        "small-pictures": f"the pictures have {side} pixels; --start pretrained enlarges them to {enlarged} pixels, "
-        f"{times_larger(side, enlarged)} times as many",
-        "grey-pictures": "the pictures are grey, and pretrained weights have seen colors; --start pretrained tries it",
+        "small-pictures": f"{side} pixels were asked for, which are few for pretrained weights; without --img-size pictures "
+        "are enlarged for them",
         "many-pictures": f"{count or 0:,} pictures are many for a large model on a CPU; --start pretrained takes it",
     }
     return reasons[why]
-
-
-def times_larger(side: int | None, enlarged: int | None) -> int:
-    return round((enlarged / side) ** 2) if side and enlarged else 1
 
 
 def in_megabytes(size: int | None) -> str:

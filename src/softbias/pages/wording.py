@@ -73,12 +73,19 @@ def training_time(
 
 
 def finetuning_cost(
-    img_size: int, frozen: int, trained: int, precision: str, memory: float, minutes: float | None = None
+    img_size: int,
+    frozen: int,
+    trained: int,
+    precision: str,
+    memory: float,
+    minutes: float | None = None,
+    used_at: int | None = None,
 ) -> str:
     blocks = f"the last {trained} of {frozen + trained} blocks" if frozen else "all weights"
     time = "" if minutes is None else f"about {minutes:g} minutes (--minutes changes that), "
     how = "" if precision == "auto" else f" in {precision}"
-    return f"fine-tuning {blocks} at {img_size} pixels{how}: {time}about {memory / 1e9:.1f} GB of memory"
+    use = "" if used_at is None else f" for use at {used_at}"
+    return f"fine-tuning {blocks} at {img_size} pixels{use}{how}: {time}about {memory / 1e9:.1f} GB of memory"
 
 
 def last_instead_of_best(best_epoch: int | None, step: int) -> str:

@@ -1,14 +1,17 @@
 """The automatic choices for a model that starts from pretrained weights: what is trained, at which size, and for how long.
 
 On a CPU time decides, so a third of the blocks is frozen, the images are smaller than those of the pretraining, and bf16 is
-used where the CPU has instructions for it. More steps at 160 pixels gain more than finer images (results/finetuning.md). On a
-GPU all weights are trained at the model's own size.
+used where the CPU has instructions for it. More steps at 160 pixels gain more than finer images. On a GPU all weights are
+trained at the size of the pretraining.
+
+Training sees crops, which show things larger than whole images do. So the model is used on images that are larger than those of
+training by about 8/7, which gains some points (Touvron et al., 2019). All of this was measured: results/finetuning.md.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from softbias.notes import Note
@@ -22,26 +25,31 @@ if TYPE_CHECKING:
 
 RECIPE = "finetune"
 CPU_MINUTES = 5.5  # of training on a CPU, where the user gives neither a time nor a length
-CPU_SIDE, PRETRAINED_SIDE = 160, 224  # pixels: what a model of the second side is trained at on a CPU
+PRETRAINED_SIDE = 224  # pixels; a model of this side gets another one, as the device and the pictures suggest
+GPU_SIDE, CPU_SIDE, CPU_SMALL_SIDE = 256, 192, 112  # of the model in use; the last one for small pictures, see SMALL
+SMALL = 64  # pixels: pictures below this side gain nothing from CPU_SIDE
+TRAINED = 7 / 8  # of the model's side: that of the images in training
 FROZEN = 3  # on a CPU one block in three is frozen
 WHOLE = 1.4  # whole pictures, from which crops are cut, are kept at this many times the side
 WHOLE_BYTES = 4 * 2**30  # that whole pictures may take, on disk and in memory
-GPU_RECIPE = {"layer_decay": 0.75, "lr": 5e-4, "drop_path": 0.1, "mixup": 0.2, "cutmix": 1.0, "mix_probability": 0.5}
-GPU_IMAGES, GPU_EPOCHS = 200_000, (15.0, 80.0)  # seen in one training on a GPU, and the limits of its epochs
+GPU_RECIPE = {"layer_decay": 0.75, "mixup": 0.8, "mix_probability": 1.0}
+NO_BLOCKS = {"layer_decay": 1.0, "drop_path": 0.0}  # what a model without blocks cannot have
+GPU_IMAGES, GPU_EPOCHS = 400_000, (20.0, 150.0)  # seen in one training on a GPU, and the limits of its epochs
 PROCESS_BYTES = 1.5e9  # of Python, torch and evaluation in large batches; measured, see results/finetuning.md
 BYTES_PER_VALUE = 34  # that training keeps for a token, a block and a channel, in bf16 (Korthikanti et al., 2022)
 
 
 def recipe_for(model: str, device: str, n_train: int) -> Recipe:
-    """The recipe `finetune` as it suits the device."""
-    preset = find_recipe(RECIPE)
-    if device != "cpu":
-        epochs = float(round(min(max(GPU_IMAGES / n_train, GPU_EPOCHS[0]), GPU_EPOCHS[1])))
-        decay = {} if shape_of(model).depth else {"layer_decay": 1.0}  # which needs blocks
-        return preset.with_overrides({"epochs": epochs, **GPU_RECIPE, **decay})
-    from softbias.kernels.torch_api import cpu_has_bf16
+    """The recipe `finetune` as it suits the device; `train_side` adds the size of the images in training."""
+    preset, shape = find_recipe(RECIPE), shape_of(model)
+    suiting: dict[str, Any] = {}
+    if device == "cpu":
+        from softbias.kernels.torch_api import cpu_has_bf16
 
-    return replace(preset, frozen_blocks=shape_of(model).depth // FROZEN, precision="bf16" if cpu_has_bf16() else "fp32")
+        suiting |= {"frozen_blocks": shape.depth // FROZEN, "precision": "bf16" if cpu_has_bf16() else "fp32"}
+    else:
+        suiting |= {"epochs": float(round(min(max(GPU_IMAGES / n_train, GPU_EPOCHS[0]), GPU_EPOCHS[1]))), **GPU_RECIPE}
+    return preset.with_overrides(suiting if shape.depth else suiting | NO_BLOCKS)
 
 
 @dataclass(frozen=True)
@@ -70,11 +78,34 @@ def shape_of(model: str) -> Shape:
     return Shape(len(blocks), int(built.num_features), int(patch if isinstance(patch, int) else max(patch)))
 
 
-def side_for(model: str, side: int, device: str) -> int:
-    """The side of the training images for a model that was pretrained at `side`: smaller on a CPU, if its positions can be
-    interpolated."""
-    patch = shape_of(model).patch if device == "cpu" and side == PRETRAINED_SIDE else 0
-    return CPU_SIDE // patch * patch if patch else side
+def side_for(model: str, side: int, device: str, own_side: int | None) -> int:
+    """The side of a model that was pretrained at `side`, if its positions can be interpolated.
+
+    own_side   of the images, where it is known
+    """
+    patch = shape_of(model).patch if side == PRETRAINED_SIDE else 0
+    small = own_side is not None and own_side < SMALL
+    suiting = (CPU_SMALL_SIDE if small else CPU_SIDE) if device == "cpu" else GPU_SIDE
+    suiting = suiting if is_ours(model) else int(TRAINED * suiting)
+    return suiting // patch * patch if patch else side
+
+
+def train_side(model: str, img_size: tuple[int, int], patch: int | None = None) -> int | None:
+    """The side of the images in training for a model that is used at `img_size`; None where it is the same.
+
+    patch   of the model, where it is not that of its preset
+
+    >>> [train_side("deit_tiny", (side, side)) for side in (112, 192, 224, 256)]
+    [96, 160, 192, 224]
+    """
+    patch = (patch or shape_of(model).patch) if is_ours(model) and img_size[0] == img_size[1] else 0
+    side = round(TRAINED * img_size[0] / patch) * patch if patch else 0
+    return side if 0 < side < img_size[0] else None
+
+
+def is_ours(model: str) -> bool:
+    """Whether a model can be resized after its training: one of ours, by its name."""
+    return ":" not in model
 
 
 def whole_side(side: int, source: Source, resize_mode: str | None) -> int | None:
@@ -84,28 +115,42 @@ def whole_side(side: int, source: Source, resize_mode: str | None) -> int | None
     return larger if fits and resize_mode in (None, "crop") else None
 
 
-def data_options(partial: PartialRunSpec, device: str, source: Source | None) -> dict[str, Any]:
+def data_options(partial: PartialRunSpec, device: str, source: Source | None, own_side: int | None = None) -> dict[str, Any]:
     """The options of the data, with the size that suits pretrained weights and the device; what the user named stays.
 
-    source   the pictures, where they are not in memory yet
+    source     the images, where they are not in memory yet
+    own_side   of the images, where it is known
     """
     options, start = dict(partial.data_options), partial.settled_start
     if start is None or start.kind != "pretrained":
         return options
     if "img_size" not in options and start.img_size is not None:
         height, width = start.img_size
-        options["img_size"] = side_for(partial.model or "", height, device) if height == width else start.img_size
+        options["img_size"] = side_for(partial.model or "", height, device, own_side) if height == width else start.img_size
     side = options.get("img_size")
     crops = {partial.overrides.get(name, "resized") for name in ("crop", "augmentation.crop")} == {"resized"}
     if crops and partial.recipe in (None, RECIPE) and source is not None and isinstance(side, int):
-        larger = whole_side(side, source, options.get("resize_mode"))
+        trained = (
+            partial.overrides.get("train_size") or train_side(partial.model or "", (side, side), patch_of(partial)) or side
+        )
+        larger = whole_side(trained, source, options.get("resize_mode"))
         options |= {} if larger is None or "crop_from" in options else {"crop_from": larger}
     return options
 
 
+def patch_of(partial: PartialRunSpec) -> int | None:
+    """The side of the patches, where the user or the weights name it."""
+    patch = partial.model_options.get("patch_size")
+    return patch if isinstance(patch, int) else None
+
+
 def cost_note(spec: RunSpec, n_train: int, data: Dataset, minutes: float | None) -> Note:
     """What will be trained, and what it takes; without minutes the time is not known."""
-    recipe, side, whole = spec.recipe, max(data.img_size), 0 if data.whole is None else data.whole.images.shape[1]
+    recipe, side, whole = (
+        spec.recipe,
+        spec.recipe.train_size or max(data.img_size),
+        0 if data.whole is None else data.whole.images.shape[1],
+    )
     shape = shape_of(spec.model)
     trained = max(0, shape.depth - recipe.frozen_blocks)
     values: dict[str, Any] = {
@@ -114,6 +159,7 @@ def cost_note(spec: RunSpec, n_train: int, data: Dataset, minutes: float | None)
         "trained": trained,
         "precision": recipe.precision,
     }
+    values |= {"used_at": max(data.img_size)} if recipe.train_size else {}
     values |= {"memory": memory_of(recipe, n_train, max(side, whole), values_of(shape, side) * trained)}
     return Note("finetuning-cost", values if minutes is None else {**values, "minutes": minutes})
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -273,6 +273,7 @@ def run_fit(
         fallback = load_selected(plan, state)
         if fallback is not None:
             display.message(text(fallback))
+        plan = replace(plan, model=plan.in_use(), img_size=None)
         if main and spec.recipe.regularize:
             record_maps(plan, data, split, run.path / AFTER)
         summary = finish(spec, data, split, plan, state, run, started, baseline, fallback, lost)

@@ -26,7 +26,7 @@ from softbias.data.augment.apply import normalize
 from softbias.data.dataset import Dataset
 from softbias.data.splits import Split
 from softbias.files import escaped, replacing
-from softbias.models.inspect import inspect, unwrap
+from softbias.models.inspect import inspect
 from softbias.pages.format import probability
 from softbias.pages.html import picture
 from softbias.pages.static import new_figure, png_of, show_map
@@ -167,9 +167,9 @@ def record_maps(plan: TrainingPlan, data: Dataset, split: Split, path: Path) -> 
     """
     chosen = (split.train if split.val is None else split.val)[:COUNT]
     device = plan.accelerator.device
-    model = unwrap(plan.model)
+    model = plan.in_use()
     training = model.training
-    run = plan.regularized(model.eval())
+    run = plan.regularized(model.eval(), data.img_size)
     assert isinstance(run, Regularized)
     images = normalize(
         SplitImages(data, chosen, device).load(torch.arange(len(chosen), device=device)), plan.batches.mean, plan.batches.std

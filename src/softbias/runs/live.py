@@ -61,7 +61,7 @@ class LiveProbes:
             return
         batches = self.plan.batches
         known = {"mean": batches.mean, "std": batches.std, "class_names": None, "when": {"step": step, "epoch": epoch}}
-        classifier = Classifier.of(self.plan.model, self.name, **known)
+        classifier = Classifier.of(self.plan.in_use(), self.name, **known)
         try:
             for name, probe in list(self.probes.items()):
                 options = {"n": IMAGES, "split": "val"} if probe.n else {}

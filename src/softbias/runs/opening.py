@@ -24,9 +24,11 @@ from softbias.data.dataset import Dataset
 from softbias.data.listing import some
 from softbias.errors import SoftbiasError
 from softbias.models import create_model, list_models
+from softbias.models.convert import resize
+from softbias.models.spec import Spec
 from softbias.models.storage import is_whole
 from softbias.models.weights import load_state
-from softbias.runs.prepare import build_model, load_head, normalization, output_names
+from softbias.runs.prepare import build_model, load_head, normalization, output_names, train_size
 from softbias.runs.run import Checkpoint, Run
 from softbias.runs.spec import RunSpec
 from softbias.runs.start import Start
@@ -125,8 +127,9 @@ def open_last_checkpoint(run: Run, device: str, read: Callable[..., Dataset] | N
     given = spec
     if spec.start.kind == "pretrained":  # the checkpoint overwrites these weights, so they need not be found
         given = replace(spec, start=Start())
-    model = untrained(run, given, len(names), data.img_size)
+    model = untrained(run, given, len(names), train_size(spec, data.img_size))
     load_state(model, kept_weights(tensors, model, spec), run.checkpoint_folder)
+    model = sized(model, data.img_size)
     known = normalization(spec.start, run.source_folder)
     mean, std = known or channel_statistics(data, run.split(data).train)
     step = f"step {meta['step']:,} of {meta['total_steps']:,}"
@@ -140,16 +143,19 @@ def open_last_checkpoint(run: Run, device: str, read: Callable[..., Dataset] | N
 
 def at_checkpoint(run: Run, classifier: Classifier, checkpoint: Checkpoint) -> Classifier:
     """The classifier of a run as it was at a checkpoint; `Run.classifier` calls this."""
-    model = classifier.model
+    model, size = classifier.model, classifier.img_size
+    assert size is not None
+    trained_at = train_size(run.spec, size)
     if checkpoint.path is None:
-        classes, size = model.num_classes, classifier.img_size
-        assert isinstance(classes, int) and size is not None
-        model = untrained(run, run.spec, classes, size)
+        classes = model.num_classes
+        assert isinstance(classes, int)
+        model = sized(untrained(run, run.spec, classes, trained_at), size)
         weights = weights_of(model)
     else:
         tensors, _ = stored.read(checkpoint.path)
-        model = copy.deepcopy(model)
+        model = sized(copy.deepcopy(model), trained_at)
         load_state(model, kept_weights(tensors, model, run.spec), checkpoint.path)
+        model = sized(model, size)
         weights = weights_in_run(model, run.spec)
     changed = classifier.with_model(model.to(classifier.device))
     return replace(changed, weights=weights, when={"step": checkpoint.step})
@@ -163,6 +169,12 @@ def untrained(run: Run, spec: RunSpec, classes: int, img_size: tuple[int, int]) 
     if run.head_path.is_file():
         load_head(model, run.head_path)
     return model
+
+
+def sized(model: nn.Module, img_size: tuple[int, int]) -> nn.Module:
+    """The model for a size, where it has another one; a model that is not ours is trained at the size of its use."""
+    spec = getattr(model, "spec", None)
+    return resize(model, img_size) if isinstance(spec, Spec) and spec.img_size != img_size else model
 
 
 def averaged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -24,6 +24,7 @@ from softbias.kernels.launching import precompile
 from softbias.models import create_model, weight_files
 from softbias.models.conversion import converted, parse_conversion
 from softbias.models.convert import resize
+from softbias.models.spec import Spec
 from softbias.models.storage import load
 from softbias.models.weights import load_state, load_weights, read_state_dict
 from softbias.notes import Note
@@ -88,7 +89,13 @@ def make_plan(
     classes = objective.count_outputs(data.class_names, len(split.train))
     torch.manual_seed(spec.seed)
     source = directory.source_of(spec.start)
-    model = build_model(spec, classes, data.img_size, source)
+    trained_at = train_size(spec, data.img_size)
+    model = build_model(spec, classes, trained_at, source)
+    if trained_at != data.img_size and (objective.learns_features or not isinstance(getattr(model, "spec", None), Spec)):
+        raise SoftbiasError(
+            f"train_size={spec.recipe.train_size} is for classifiers of ours, but this is {spec.model} with the objective "
+            f"{spec.recipe.objective}; leave it out"
+        )
     if objective.learns_features:
         install_head(model, objective)
     frozen = spec.finetune == "linear"
@@ -99,7 +106,7 @@ def make_plan(
             raise SoftbiasError(f"--finetune linear trains the head alone, so {spec.recipe.regularize[0]} would change nothing")
         freeze_backbone(model)
     if regularizers:
-        find_sites(model, regularizers, data.img_size)  # refuses layers without a map
+        find_sites(model, regularizers, trained_at)  # refuses layers without a map
         refuse_frozen(regularizers, spec.recipe.frozen_blocks)
     model = model.to(device)
     if spec.recipe.compile != "on":  # torch.compile compiles the kernels itself
@@ -107,19 +114,27 @@ def make_plan(
         with accelerator.autocast():
             precompile(model, max(1, together) * objective.views(spec.recipe))
     mean, std = normalization(spec.start, source) or channel_statistics(data, split.train)
-    images = SplitImages(data, split.train, device, whole=spec.recipe.augmentation.crop == "resized")
+    images = SplitImages(data, split.train, device, whole=spec.recipe.augmentation.crop == "resized", size=trained_at)
     batches = Batches(
         images, spec.recipe, spec.seed, classes, mean, std,
         accelerator.process_index, accelerator.num_processes,
     )  # fmt: skip
-    if spec.recipe.head_start == "logistic":
-        start_head_once(model, data, split, batches, accelerator, directory)
     validation = None if split.val is None or objective.learns_features else SplitImages(data, split.val, device)
     weights = None if objective.pretext else class_weights(data.labels[split.train], classes, spec.recipe)
-    return TrainingPlan(
+    plan = TrainingPlan(
         accelerator, model, batches, validation, None if weights is None else weights.to(device),
-        directory.checkpoint_folder, directory.metrics_path, keep, frozen, settings or LoopSettings.from_environment(),
+        directory.checkpoint_folder, directory.metrics_path, keep, frozen,
+        None if trained_at == data.img_size else data.img_size, settings or LoopSettings.from_environment(),
     )  # fmt: skip
+    if spec.recipe.head_start == "logistic":
+        start_head_once(plan, data, split, directory)
+    return plan
+
+
+def train_size(spec: RunSpec, img_size: tuple[int, int]) -> tuple[int, int]:
+    """(height, width) of the images in training, for a model that is used at `img_size`."""
+    side = spec.recipe.train_size
+    return img_size if side is None else (side, side)
 
 
 def refuse_small_parts(recipe: Recipe, objective: Objective, n_train: int, processes: int) -> None:
@@ -212,10 +227,9 @@ def normalization(start: Start, source: Path | None) -> tuple[tuple[float, ...],
     return None if mean is None or std is None else (mean, std)
 
 
-def start_head_once(
-    model: nn.Module, data: Dataset, split: Split, batches: Batches, accelerator: Accelerator, directory: Run
-) -> None:
+def start_head_once(plan: TrainingPlan, data: Dataset, split: Split, directory: Run) -> None:
     """The head of `head_start`, which the run keeps in a file, so that it is fitted once."""
+    model, batches, accelerator = plan.model, plan.batches, plan.accelerator
     if directory.head_path.is_file():
         with suppress(DamagedError):  # then it is fitted again
             load_head(model, directory.head_path)
@@ -223,7 +237,9 @@ def start_head_once(
     if batches.objective.pretext:
         raise SoftbiasError(f"head_start='logistic' needs labels, but the objective {batches.recipe.objective} has none")
     images = SplitImages(data, split.train, accelerator.device)
-    start_head(model, images, batches.mean, batches.std, batches.classes, accelerator.autocast())
+    in_use = plan.in_use()
+    start_head(in_use, images, batches.mean, batches.std, batches.classes, accelerator.autocast())
+    linear_head(model).load_state_dict(linear_head(in_use).state_dict())
     if accelerator.is_main_process:
         with replacing(directory.head_path) as temporary:
             save_file({name: tensor.cpu() for name, tensor in linear_head(model).state_dict().items()}, temporary)

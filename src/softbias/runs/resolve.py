@@ -75,6 +75,9 @@ def resolve(
     else:
         weights_for = partial.model if start.kind == "pretrained" or tunes else None
         choice = automatic.choose(*facts, objective=partial.objective, pretrained=weights_for, named=partial.overrides)
+    if choice.recipe_name == finetuning.RECIPE and start.kind == "pretrained":
+        side = finetuning.train_side(choice.model, data.img_size, finetuning.patch_of(partial))
+        choice = replace(choice, recipe=replace(choice.recipe, train_size=side))
     if tunes:
         partial = replace(partial, recipe=choice.recipe)
     options_named = bool(partial.model_options)
@@ -121,7 +124,8 @@ def read_images(
     notes: list[Note] = []
     partial, source = listed_source(partial) if data is None else (partial, None)
     settled = partial.settled_start is not None or partial.asks_for_weights
-    if source is not None and source.listing is None and not settled:
+    sized = "img_size" in partial.data_options
+    if source is not None and source.listing is None and not (settled and sized):
         # the sizes of arrays and named sets are known when they are read
         data = source.read_with(partial.data_options, progress)
     if partial.settled_start is None:
@@ -129,7 +133,8 @@ def read_images(
         notes += more
     elif partial.start == "auto" and not partial.is_pretext:
         notes.append(Note("start-chosen", {"kind": "scratch", "why": "no-weights", "model": partial.model}))
-    options = finetuning.data_options(partial, device, source)
+    own = min(data.img_size) if data is not None else None if source is None else source.size
+    options = finetuning.data_options(partial, device, source, own)
     partial = replace(partial, data_options=options)
     if data is not None and (source is None or options.get("img_size") is None or is_size(data, options["img_size"])):
         size = options.get("img_size")
@@ -162,7 +167,7 @@ def with_chosen_start(
     partial: PartialRunSpec, device: str, source: Source | None, data: Dataset | None
 ) -> tuple[PartialRunSpec, tuple[Note, ...]]:
     """The partial spec with what its word stands for, and why."""
-    from softbias.runs.starting import ImageFacts, choose_start, is_grey
+    from softbias.runs.starting import ImageFacts, choose_start
 
     assert isinstance(partial.start, str)
     named = partial.data_options.get("img_size")
@@ -173,7 +178,7 @@ def with_chosen_start(
     else:
         side = source.size if source is not None else None
     count = len(data.labels) if data is not None else source.count if source is not None else None
-    images = ImageFacts(side, named is not None, is_grey(source, data), count)
+    images = ImageFacts(side, named is not None, count)
     asked = partial.asks_for_weights
     found = choose_start(partial.start, partial.model, partial.model_options, device, images, asked=asked)
     return partial.with_start(found), found.notes

@@ -10,12 +10,9 @@ why, and what more would cost. "pretrained" is an error where none can be had, o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from PIL import Image
+from typing import Any
 
 from softbias.errors import SoftbiasError
 from softbias.models import weight_files
@@ -27,14 +24,8 @@ from softbias.runs import finetuning
 from softbias.runs.named_starts import LOCAL, REMOTE, hugging_face_start, run_start, timm_folder_start, weights_start
 from softbias.runs.start import WORDS, Start, StartChoice
 
-if TYPE_CHECKING:
-    from softbias.data.dataset import Dataset
-    from softbias.data.sources import Source
-
-SMALL = 64  # pixels; on a CPU smaller pictures are not enlarged: it takes six times as long or more, and no gain was measured
-MANY = 50_000  # pictures; at 160 pixels they take 4 GB, and more than an hour to be seen once by a CPU
-SAMPLE = 64  # pictures that are looked at for colors
-GREY = ("1", "L", "LA", "I", "I;16", "F")  # modes of Pillow
+MANY = 50_000  # pictures; at 192 pixels they take 5.5 GB, and ten minutes to be seen once by a CPU
+MANY_SMALL = 150_000  # the same for pictures below finetuning.SMALL
 
 
 @dataclass(frozen=True)
@@ -42,12 +33,11 @@ class ImageFacts:
     """What is known about a set when its start is chosen.
 
     side    of the pictures, or the one that the user asks for (`named`); None where it is not known yet
-    grey    whether they have no colors; count: how many there are, where that is known
+    count   how many there are, where that is known
     """
 
     side: int | None = None
     named: bool = False
-    grey: bool = False
     count: int | None = None
 
 
@@ -68,8 +58,7 @@ def choose_start(
         return timm_folder_start(model)
     reason = None if asked else why_scratch(images, device, options)
     if reason is not None:
-        side = finetuning.CPU_SIDE if device == "cpu" else finetuning.PRETRAINED_SIDE
-        values = {"side": images.side, "count": images.count, "enlarged": side if reason == "small-pictures" else None}
+        values = {"side": images.side, "count": images.count}
         return StartChoice(Start(), note=scratch_note(reason, model, more=values))
     candidates = (
         [find_backbone(model)] if model is not None else list(map(find_backbone, ON_CPU if device == "cpu" else ON_GPU))
@@ -117,11 +106,10 @@ def why_scratch(images: ImageFacts, device: str, options: Mapping[str, Any]) -> 
     """Why an automatic start stays from scratch, whatever weights there are."""
     if options:
         return "model-options"  # they may change the shapes of the weights
-    if images.side is not None and images.side < SMALL and (device == "cpu" or images.named):
+    small = images.side is not None and images.side < finetuning.SMALL
+    if small and images.named:
         return "small-pictures"
-    if images.grey and device == "cpu":
-        return "grey-pictures"
-    return "many-pictures" if device == "cpu" and (images.count or 0) >= MANY else None
+    return "many-pictures" if device == "cpu" and (images.count or 0) >= (MANY_SMALL if small else MANY) else None
 
 
 def from_hub(known: list[Backbone], model: str | None, *, asked: bool) -> StartChoice:
@@ -175,18 +163,3 @@ def backbone_start(backbone: Backbone, found: WeightsFile, better: Backbone | No
     if better is not None:
         values |= {"better": better.model, "better_name": better.repository, "better_megabytes": better.megabytes}
     return StartChoice(start, backbone.model, backbone.model_options, Note("start-chosen", values))
-
-
-def is_grey(source: Source | None, data: Dataset | None) -> bool:
-    """Whether the pictures have no colors, judged by some of them: by their headers, where they are not decoded."""
-    if data is not None:
-        some = data.images[:: max(1, len(data.images) // SAMPLE)]
-        return bool((some[..., :1] == some).all())
-    if source is None or source.listing is None:
-        return False
-    files = source.listing.files[:: max(1, len(source.listing.files) // SAMPLE)]
-    modes = []
-    for file in files:
-        with suppress(OSError, Image.DecompressionBombError), Image.open(file) as image:  # reading names broken files later
-            modes.append(image.mode)
-    return bool(modes) and all(mode in GREY for mode in modes)

@@ -36,6 +36,7 @@ class SplitImages:
     """The images of a split, on the device if they fit there.
 
     whole     take the whole images for crops, where the set has them; `aspects` are theirs
+    size      (height, width) that crops get; that of the set if not given
     share     of the free memory that they may take; otherwise they are read batch by batch
     at_once   images that are copied at the same time, so that the host needs no second copy of the set
     """
@@ -47,12 +48,13 @@ class SplitImages:
         device: torch.device,
         *,
         whole: bool = False,
+        size: tuple[int, int] | None = None,
         share: float = GPU_SHARE,
         at_once: int = 1024,
     ) -> None:
         self.count = len(indices)
         self.device = device
-        self.size = data.img_size
+        self.size = size or data.img_size
         self.labels = torch.from_numpy(np.ascontiguousarray(data.labels[indices])).to(device)
         self.source, self.indices = data.images, indices
         self.aspects: Tensor | None = None
@@ -60,9 +62,9 @@ class SplitImages:
             self.source = data.whole.images
             self.aspects = torch.from_numpy(data.whole.aspects[indices]).to(device)
         self.resident: Tensor | None = None
-        size = self.count * int(np.prod(self.source.shape[1:]))
+        needed = self.count * int(np.prod(self.source.shape[1:]))
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else HOST_MEMORY
-        if size <= share * free:
+        if needed <= share * free:
             self.resident = torch.empty(self.count, 3, *self.source.shape[1:3], dtype=torch.uint8, device=device)
             for start in range(0, self.count, at_once):
                 part = torch.from_numpy(self.source[indices[start : start + at_once]])

@@ -46,7 +46,8 @@ def freeze_blocks(model: nn.Module, count: int) -> None:
 def frozen_modules(model: nn.Module, count: int) -> Iterator[nn.Module]:
     """The modules of `freeze_blocks`, which stay in evaluation mode."""
     if count:
-        yield from (module for name, module in model.named_children() if index_of(model, f"{name}.") < 0)
+        before = (module for name, module in model.named_children() if name != "blocks" and index_of(model, f"{name}.") < 0)
+        yield from before
         yield from list(blocks_of(model, f"frozen_blocks={count}"))[:count]
 
 

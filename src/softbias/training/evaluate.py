@@ -23,6 +23,7 @@ from softbias.training.optim import ModelEma
 
 if TYPE_CHECKING:
     from softbias.training.objectives.base import Objective
+    from softbias.training.plan import TrainingPlan
 
 Probabilities = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -78,10 +79,15 @@ def evaluate_split(
     return probabilities, labels, score(probabilities, labels, objective.output_names(data.class_names))
 
 
-def validate(model: nn.Module, ema: ModelEma | None, *args: Any, **options: Any) -> tuple[float, float]:
-    """Accuracy and loss, with the averaged weights where there are any; arguments as of `predict_probabilities`."""
-    with averaged_weights(model, ema):
-        probabilities, labels = predict_probabilities(model, *args, **options)
+def validate(plan: TrainingPlan, ema: ModelEma | None) -> tuple[float, float]:
+    """Accuracy and loss on the validation images, with the averaged weights where there are any."""
+    assert plan.validation is not None
+    batches = plan.batches
+    with averaged_weights(plan.model, ema):
+        probabilities, labels = predict_probabilities(
+            plan.in_use(), plan.validation, batches.mean, batches.std,
+            objective=batches.objective, precision=plan.accelerator.autocast(),
+        )  # fmt: skip
     chosen = probabilities[range(len(labels)), labels].clip(SMALLEST)
     return float((probabilities.argmax(1) == labels).mean()), float(-torch.from_numpy(chosen).log().mean())
 

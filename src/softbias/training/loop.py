@@ -154,10 +154,7 @@ def end_epoch(prepared: Prepared, epoch: Epoch, lr: float, meter: Meter) -> dict
     if accelerator.device.type == "cuda":
         row["memory"] = torch.cuda.max_memory_allocated()
     if plan.validation is not None and (number % prepared.evaluate_every == 0 or state.step >= state.total_steps):
-        accuracy, loss = validate(
-            plan.model, state.ema, plan.validation, plan.batches.mean, plan.batches.std,
-            objective=plan.batches.objective, precision=accelerator.autocast(),
-        )  # fmt: skip
+        accuracy, loss = validate(plan, state.ema)
         better = state.best.beaten_by(accuracy, loss)
         if better:
             state.best = Best(accuracy, loss, state.step, number)

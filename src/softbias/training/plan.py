@@ -15,6 +15,7 @@ from softbias import environment
 from softbias.bounds import Count, Probability, Within
 from softbias.errors import SoftbiasError
 from softbias.kernels import triton_api
+from softbias.models.convert import resize
 from softbias.models.inspect import unwrap
 from softbias.regularizers import parse_regularizers
 from softbias.regularizers.attach import Regularized
@@ -75,6 +76,7 @@ class TrainingPlan:
     folder       where checkpoints go; None: none are written
     metrics      the file that gets a line per epoch
     frozen       only the head is trained
+    img_size     that of the model in use, where training has another one (`train_size`)
     """
 
     accelerator: Accelerator
@@ -86,6 +88,7 @@ class TrainingPlan:
     metrics: Path | None
     keep: Keep
     frozen: bool = False
+    img_size: tuple[int, int] | None = None
     settings: LoopSettings = field(default_factory=LoopSettings)
 
     @property
@@ -97,10 +100,15 @@ class TrainingPlan:
         """Names and weights of the recipe's regularizers."""
         return {label: config.weight for label, config in parse_regularizers(self.recipe.regularize).items()}
 
-    def regularized(self, model: nn.Module) -> nn.Module:
-        """The model with the recipe's regularizers, where there are any."""
+    def regularized(self, model: nn.Module, size: tuple[int, int] | None = None) -> nn.Module:
+        """The model with the recipe's regularizers, where there are any; for images of `size`, or of the size of training."""
         configs = parse_regularizers(self.recipe.regularize)
-        return Regularized(model, configs, self.batches.images.size) if configs else model
+        return Regularized(model, configs, size or self.batches.images.size) if configs else model
+
+    def in_use(self) -> nn.Module:
+        """The model for images as it will be used on: a copy of another size, where it is trained at `train_size`."""
+        model = unwrap(self.model)
+        return model if self.img_size is None else resize(model, self.img_size)
 
     def make_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, graph: bool) -> PlainStep:
         given = (self.accelerator, model, optimizer, self.batches, self.class_weights, self.regularizers)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, get_type_hints
 
-from softbias.bounds import BatchSize, BlockCount, Count, Epochs, Length, NotWhole, ShortText, Within
+from softbias.bounds import BatchSize, BlockCount, Count, Epochs, Length, NotWhole, ShortText, Side, Within
 from softbias.data.augment import Augmentation
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.schema import Checked, from_plain
@@ -33,6 +33,8 @@ class Recipe(Checked):
     lr, lr_per         the learning rate; with lr_per it is lr · batch_size / lr_per
     layer_decay        the learning rate of block i is multiplied by layer_decay^(depth − i)
     frozen_blocks      number of first blocks that stay as they are, with the embeddings before them
+    train_size         side of the images in training, where it differs from the model's own; with resized crops alone. Crops
+                       show things larger than the images that a model is used on, so a smaller side here matches both
     head_start         "random", or "logistic": the head starts as a logistic regression on the features of the start
     schedule           "cosine" to min_lr, "one-cycle" (up for 30 %, then down), or "constant"; each after a linear warm-up
                        from warmup_lr over warmup_epochs (one-cycle has its own)
@@ -59,6 +61,7 @@ class Recipe(Checked):
     lr_per: BatchSize | None = None
     layer_decay: Annotated[float, Within(0, 1, above=True)] = 1.0
     frozen_blocks: BlockCount = 0
+    train_size: Side | None = None
     head_start: Literal["random", "logistic"] = "random"
     betas: tuple[NotWhole, NotWhole] = (0.9, 0.999)
     weight_decay: Rate = 0.05
@@ -85,6 +88,10 @@ class Recipe(Checked):
             raise unknown_name("objective", self.objective, list_objectives())
         if self.batch_size % self.accumulate:
             raise SoftbiasError(f"accumulate={self.accumulate} must divide batch_size={self.batch_size}")
+        if self.train_size is not None and self.augmentation.crop != "resized":
+            raise SoftbiasError(
+                f"train_size={self.train_size} goes with crop='resized', but crop is {self.augmentation.crop!r}"
+            )
 
     def peak_lr(self) -> float:
         return self.lr * self.batch_size / self.lr_per if self.lr_per else self.lr
@@ -114,6 +121,8 @@ class Recipe(Checked):
                 raise unknown_name("option of a recipe", name, outer | inner)
         if deeper:
             changes["augmentation"] = replace(self.augmentation, **deeper)
+        if deeper.get("crop", "resized") != "resized":  # train_size belongs to resized crops
+            changes.setdefault("train_size", None)
         return replace(self, **changes)
 
 
@@ -199,8 +208,10 @@ RECIPES: dict[str, Recipe] = {
     ),
     "finetune": Recipe(
         epochs=30, batch_size=64, lr=1e-3, warmup_epochs=3, min_lr=1e-6, clip=1.0, ema=0.99, val_fraction=0.0, select="last",
+        drop_path=0.1,
         augmentation=Augmentation(
             crop="resized", crop_scale=(0.35, 1.0), flip=0.5, brightness=0.3, contrast=0.3, saturation=0.3, fill="reflect",
+            mixup=0.2, cutmix=1.0, mix_probability=0.5,
         ),
     ),
     "eth": Recipe(
