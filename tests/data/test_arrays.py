@@ -7,8 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from softbias.data import load_dataset, packs
 from softbias.data.arrays import as_images, is_array_folder, read_arrays
+from softbias.data.resizing import resized
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
 
@@ -284,3 +287,14 @@ def test_names_of_classes_are_checked_field_by_field(tmp_path, classes, message)
     (tmp_path / "classes.json").write_text(json.dumps(classes))
     with pytest.raises(SoftbiasError, match=message):
         read_arrays(tmp_path)
+
+
+def test_resized_arrays_are_kept_and_read_again_as_they_were(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOFTBIAS_CACHE", str(tmp_path / "cache"))
+    images = np.random.default_rng(0).integers(0, 255, (150, 8, 8, 3), np.uint8)
+    np.savez(tmp_path / "a.npz", images=images, labels=np.arange(150) % 2)
+    first = load_dataset(tmp_path / "a.npz", img_size=16)
+    alone = [np.asarray(resized(Image.fromarray(image), (16, 16), "crop")) for image in images]
+    assert (first.images == np.stack(alone)).all()  # by threads, in order
+    monkeypatch.setattr(packs, "resize_all", lambda *_: pytest.fail("resized again"))
+    assert (load_dataset(tmp_path / "a.npz", img_size=16).images == first.images).all()

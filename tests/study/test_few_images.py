@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -11,9 +12,12 @@ import softbias
 from softbias.cli import main
 from softbias.errors import SoftbiasError
 from softbias.study.arms import parse_arm
+from softbias.study.compare import run_study
+from softbias.study.execute import ThisProcess
 from softbias.study.frame import runs_frame
 from softbias.study.plan import study_runs
 from softbias.study.spec import StudySpec, extended, read_study
+from softbias.study.starts import with_starts
 
 from .small_studies import SHORT
 
@@ -72,3 +76,38 @@ def test_an_arm_that_cannot_be_converted_is_refused_before_anything_is_trained(i
     spec = little_study("deit_nano@pretrain=arvit-pretrain@convert=gated:blocks=9")
     with pytest.raises(SoftbiasError, match="block 9"):
         study_runs(spec)
+
+
+FILE = Path(__file__).resolve().parents[2] / "docs" / "soft-on-pretrained.yaml"
+
+
+def test_the_study_of_soft_biases_on_pretrained_weights_is_planned_with_other_images(image_file, start, tmp_path, monkeypatch):
+    plain = yaml.safe_load(FILE.read_text())
+    for arm in plain["arms"]:
+        arm |= {"model": "deit_nano", "start": str(start)}
+    (tmp_path / "few.yaml").write_text(yaml.safe_dump(plain))
+    seen = {}
+    monkeypatch.setattr("softbias.cli.compare.run", lambda spec, options: seen.update(spec=spec) or 0)
+    words = ["--data", image_file, "--per-class", "2", "--seeds", "2", "--steps", "3", "--img-size", "16"]
+    assert main(["study", str(tmp_path / "few.yaml"), *words]) == 0
+    spec = with_starts(seen["spec"], "cpu")
+    runs = study_runs(spec)
+    assert {(run.arm, run.spec.convert) for run in runs} == {
+        ("base", None), ("gated", "gated"), ("masked", "masked"), ("distance", None)
+    }  # fmt: skip
+    assert len(runs) == 8 and {run.spec.recipe.steps for run in runs} == {3} and {run.spec.per_class for run in runs} == {2}
+    assert {run.spec.data_options["img_size"] for run in runs} == {16} and spec.recipe.layer_decay == 0.75
+
+
+def test_a_study_that_was_begun_is_not_changed_by_its_folder(image_file, tmp_path, capsys):
+    plain = {"name": "few", "data": image_file, "arms": ["deit_nano"], "per_class": 5, "seeds": 1, "recipe": SHORT}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(plain))
+    assert main(["study", str(tmp_path), "--per-class", "2", "--steps", "9"]) == 2
+    printed = capsys.readouterr().err
+    assert "--per-class" in printed and "--steps" in printed and printed.count("\n") == 1
+
+
+def test_without_an_estimate_no_step_is_timed(little_study, tmp_path, monkeypatch):
+    monkeypatch.setattr(ThisProcess, "seconds_per_step", lambda *_: pytest.fail("a step was timed"))
+    done = run_study(little_study("deit_nano", seeds=1), tmp_path, device="cpu", estimate=False, baseline=False, report=False)
+    assert len(done.runs) == 2 and not done.plan.seconds

@@ -7,6 +7,7 @@ import torch
 
 from softbias.errors import SoftbiasError
 from softbias.models import create_model
+from softbias.models.conversion import converted, parse_conversion
 from softbias.training.depth import freeze_blocks, frozen_modules, index_of, lr_factor
 from softbias.training.optim import build_optimizer, parameter_groups
 from softbias.training.recipe import RECIPES, Recipe
@@ -122,3 +123,11 @@ def test_steps_of_a_cuda_graph_have_a_learning_rate_of_their_own_for_every_facto
     rates = {group["lr_factor"]: group["lr"] for group in groups}
     assert all(isinstance(rate, torch.Tensor) and rate.item() == factor for factor, rate in rates.items())
     assert len(rates) > 2 and len({id(group["lr"]) for group in groups}) == len(groups)
+
+
+def test_biases_of_a_conversion_learn_at_the_full_rate_and_what_was_there_at_that_of_its_depth():
+    model = converted(create_model("deit_nano"), parse_conversion("masked:blocks=0-1"))
+    assert lr_factor(model, "blocks.0.attn.mask_a", 0.5) == lr_factor(model, "blocks.1.attn.mask_b", 0.5) == 1
+    assert lr_factor(model, "blocks.0.attn.qkv.weight", 0.5) == lr_factor(model, "blocks.0.norm1.weight", 0.5) == 0.5**4
+    again = converted(create_model("convit_nano"), parse_conversion("masked:blocks=0"))
+    assert lr_factor(again, "blocks.1.attn.gate", 0.5) == 0.5 ** (len(again.blocks) - 1)  # it was there before

@@ -49,7 +49,7 @@ MODULES = {  # of commands whose module has another name
     "pretrain": "fit", "evaluate": "predict", "export": "predict", "recipes": "models", "report": "runs",
     "study": "compare", "reproduce": "compare", "demo": "compare", "app": "explain",
 }  # fmt: skip
-TRAINING = ("fit", "pretrain", "compare", "reproduce")
+TRAINING = ("fit", "pretrain", "compare", "study", "reproduce")
 ELSEWHERE = {"train": "fit", "classify": "predict", "infer": "predict", "test": "evaluate", "eval": "evaluate", "serve": "app"}
 SHELLS = ("bash", "zsh", "fish")  # tcsh would need the package shtab
 COMPLETION = "--tyro-write-completion", "--tyro-print-completion"

@@ -9,18 +9,19 @@ import os
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from softbias.bounds import FilePath, LongText, ShortText
-from softbias.cli.parsing import NO_LINE, Line, flag
+from softbias.bounds import FilePath, LongText, ShortText, Side
+from softbias.cli.parsing import NO_LINE, CommandLine, Line, flag
 from softbias.cli.study_options import CompareOptions, ExecutionOptions, run
 from softbias.errors import SoftbiasError
 from softbias.terminal import echo
 
 if TYPE_CHECKING:
     from softbias.study.papers import NamedStudy
+    from softbias.study.spec import StudySpec
 
 
 def compare(options: Annotated[CompareOptions, arg(name="")], *, line: Line = NO_LINE) -> int:
@@ -62,14 +63,25 @@ def compare(options: Annotated[CompareOptions, arg(name="")], *, line: Line = NO
 @dataclass(frozen=True)
 class StudyOptions(ExecutionOptions):
     file: Annotated[FilePath | None, Positional, flag("FILE.yaml", "A study, or the folder of one.")] = None
+    data: Annotated[LongText | None, flag("SETS", "Other pictures than the file's: folders or names, separated by commas.")] = (
+        None
+    )
+    per_class: Annotated[
+        ShortText | None, flag("NUMBERS", "Other numbers of training pictures of each class, such as 5,10.")
+    ] = None
+    seeds: Annotated[LongText | None, flag("N", "Another number of seeds (3), or the seeds themselves (0,1,5).")] = None
+    img_size: Annotated[Side | None, flag("PIXELS", "Side of the pictures, for all sets and arms of the file.")] = None
+    data_dir: Annotated[FilePath | None, flag("FOLDER", "The folder of named sets; $SOFTBIAS_DATA if not given.")] = None
 
 
-def study(options: Annotated[StudyOptions, arg(name="")]) -> int:
+def study(options: Annotated[StudyOptions, arg(name="")], *, line: Line = NO_LINE) -> int:
     """Run a study that a file describes (docs/studies.md), or continue one by its folder.
 
-    Finished runs are reused; the file may be edited and run again.
+    Finished runs are reused; the file may be edited and run again. Its pictures, their number and its recipe may be changed
+    here, too (--steps 20, --help-recipe).
 
       softbias study mine.yaml --jobs 2
+      softbias study docs/soft-on-pretrained.yaml --data my_pictures --per-class 5,10 --out studies/mine
       softbias study studies/fashion
     """
     from softbias.study.spec import read_study
@@ -77,9 +89,34 @@ def study(options: Annotated[StudyOptions, arg(name="")]) -> int:
     if options.file is None:
         raise SoftbiasError("which study? softbias study FILE.yaml, or the folder of a study")
     spec = read_study(options.file)
-    if options.file.is_dir() and options.out is None:
-        options = replace(options, out=options.file)
-    return run(spec, options)
+    if options.file.is_dir():
+        named = [f"--{name.replace('_', '-')}" for name in CHANGED if getattr(options, name) is not None]
+        if named or line.changes:
+            raise SoftbiasError(
+                f"{options.file} is a study that was begun, and continues as it is; leave out "
+                f"{', '.join([*named, *line.changes[:1]])}, or name a file and another --out"
+            )
+        return run(spec, options if options.out is not None else replace(options, out=options.file))
+    return run(changed(spec, options, line), options)
+
+
+CHANGED = ("data", "per_class", "seeds", "img_size", "data_dir")  # options that change the study of a file
+
+
+def changed(spec: StudySpec, options: StudyOptions, line: CommandLine) -> StudySpec:
+    """The study of a file with what the command line names instead."""
+    from softbias.study.spec import parse_counts, parse_seeds
+
+    asked = {"img_size": options.img_size, "data_dir": None if options.data_dir is None else str(options.data_dir)}
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    changes: dict[str, Any] = {"data_options": {**spec.data_options, **given}}
+    if options.data is not None:
+        changes["data"] = tuple(listed(options.data) or ())
+    if options.per_class is not None:
+        changes |= {"per_class": parse_counts(options.per_class, "--per-class"), "fractions": (1.0,)}
+    if options.seeds is not None:
+        changes["seeds"] = parse_seeds(options.seeds)
+    return replace(spec, **changes, recipe=spec.recipe.with_overrides(line.overrides))
 
 
 def demo(out: FilePath = Path("demo"), picture: bool = False) -> int:

@@ -30,6 +30,7 @@ class ExecutionOptions:
     on: Annotated[ShortText | None, flag("ray|ray://HOST:PORT", "Run on a Ray cluster that shares the study's folder.")] = None
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], flag("auto|cpu|cuda|mps", "Where to train.")] = "auto"
     dry_run: Annotated[bool, switch("Print how many runs are missing and how long they take, and stop.")] = False
+    estimate: Annotated[bool, switch("Begin at once, without timing steps of every arm first.")] = True
     baseline: Annotated[bool, switch("Leave out the comparison with a logistic regression on pixels.")] = True
     keep_checkpoints: Annotated[bool, switch("Keep checkpoints of finished runs; otherwise only their models stay.")] = False
     report: Annotated[bool, switch("Write no report.html.")] = True
@@ -94,7 +95,8 @@ def run(spec: StudySpec, options: ExecutionOptions, perform: Callable[..., Compa
     try:
         done = (perform or run_study)(
             spec, options.out, jobs=options.jobs, on=options.on, device=options.device, dry_run=options.dry_run,
-            baseline=options.baseline, checkpoints=options.keep_checkpoints, report=options.report, display=display,
+            estimate=options.estimate, baseline=options.baseline, checkpoints=options.keep_checkpoints,
+            report=options.report, display=display,
         )  # fmt: skip
     except StudyStoppedError as stop:
         echo("softbias: stopped; the same command continues where it was", file=sys.stderr)

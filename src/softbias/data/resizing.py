@@ -7,7 +7,9 @@ stretch   the whole picture, with another aspect ratio
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from PIL import Image
 from softbias.errors import unknown_name
 
 Images = NDArray[np.uint8]
+AT_ONCE = 64  # pictures that a thread resizes one after another
 RESIZE_MODES = ("crop", "pad", "stretch")  # pages.wording describes them
 
 
@@ -47,10 +50,18 @@ def resized(image: Image.Image, size: tuple[int, int], resize_mode: str) -> Imag
 
 
 def resize_all(images: Images, size: tuple[int, int], resize_mode: str) -> Images:
-    """RGB pictures at (height, width), resized as files are.  # (N, H, W, 3) -> (N, height, width, 3)"""
+    """RGB pictures at (height, width), resized as files are, by threads.  # (N, H, W, 3) -> (N, height, width, 3)"""
     if images.shape[1:3] == size:
         return images
-    return stack((resized(Image.fromarray(image), size, resize_mode) for image in images), len(images), size)
+    filled = np.empty((len(images), *size, 3), np.uint8)
+
+    def fill(start: int) -> None:
+        for index in range(start, min(start + AT_ONCE, len(images))):
+            filled[index] = np.asarray(resized(Image.fromarray(images[index]), size, resize_mode))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(fill, range(0, len(images), AT_ONCE)))
+    return filled
 
 
 def stack(images: Iterable[Image.Image | Images], count: int, size: tuple[int, int]) -> Images:

@@ -137,7 +137,8 @@ class Source:
                 raise SoftbiasError(f"{self.path}: arrays have no file names, so a manifest cannot be used")
             if crop_from is not None:
                 raise SoftbiasError(f"{self.path}: crop_from is for picture files; arrays are as large as they are")
-            return resized_set(split_arrays(read_arrays(self.path), seed), size, resize_mode)
+            origin = sorted(self.path.glob("*.npy")) if self.path.is_dir() else [self.path]
+            return resized_set(split_arrays(read_arrays(self.path), seed), size, resize_mode, origin)
         listing, notes = self.listing, list(self.listing.notes)
         if size is None:
             assert self._chosen is not None and self.size is not None  # there is a listing

@@ -14,7 +14,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from torch import nn
 
@@ -27,6 +27,7 @@ from softbias.schema import Checked, SchemaError, check_options
 
 Model = TypeVar("Model", bound=nn.Module)
 MOST_BLOCKS = 1000
+BIAS = re.compile(r"blocks\.(\d+)\.attn\.(?!qkv\.|proj\.)")  # what a mechanism has beside its projections
 RANGE = re.compile(r"(-?\d{1,4})(?:-(\d{1,4}))?")
 
 
@@ -69,6 +70,8 @@ def parse_blocks(blocks: str, text: str) -> tuple[int, ...]:
 def converted(model: Model, conversion: Conversion, frozen_blocks: int = 0) -> Model:
     """The model with the mechanism in the blocks that were named, or in all whose bias can learn.
 
+    `new_parameters` of the model then names what it has not learned yet, which therefore learns at the full rate.
+
     frozen_blocks   that are not trained, counted from the first
     """
     if not isinstance(model, VisionTransformer):
@@ -85,7 +88,13 @@ def converted(model: Model, conversion: Conversion, frozen_blocks: int = 0) -> M
             f"{conversion.attention} attention learns nothing in the first {frozen_blocks} of {depth} blocks, which are "
             "frozen, nor in the last one of a model that reads its class token: name other blocks, or take --frozen-blocks 0"
         )
-    return convert(model, blocks, conversion.attention, **conversion.options)
+    made: Any = convert(model, blocks, conversion.attention, **conversion.options)
+    made.new_parameters = frozenset(
+        name
+        for name, _ in made.named_parameters()
+        if (found := BIAS.match(name)) and int(found[1]) in {block % depth for block in blocks}
+    )
+    return cast(Model, made)
 
 
 def number_or_word(text: str) -> int | float | str:

@@ -101,6 +101,7 @@ def run_study(
     on: ShortText | None = None,
     device: ShortText = "auto",
     dry_run: bool = False,
+    estimate: bool = True,
     baseline: bool = True,
     checkpoints: bool = False,
     report: bool = True,
@@ -110,6 +111,7 @@ def run_study(
 
     out      the study's folder; studies/<name> if not given
     jobs     processes at a time; 0: in this process
+    estimate whether to say how long it will take, for which steps of every arm are timed
     on       "ray" or "ray://HOST:PORT": on a Ray cluster that shares the study's folder
     """
     display = display or StudyDisplay()
@@ -137,8 +139,9 @@ def run_study(
             chosen = search(spec, out, executor, settings, display)
         runs = study_runs(spec, chosen)
         plan = plan_study(
-            runs, store, executor.seconds_per_step, jobs=executor.jobs or 1, baseline=baseline, message=display.message
-        )
+            runs, store, executor.seconds_per_step if estimate else None, jobs=executor.jobs or 1, baseline=baseline,
+            message=display.message,
+        )  # fmt: skip
         display.message(plan.describe(executor.jobs))
         write_study(spec, out)
         write_plan(runs, out)

@@ -73,7 +73,7 @@ class StudyPlan:
 def plan_study(
     runs: Sequence[PlannedRun],
     store: Store,
-    seconds_per_step: Callable[[PlannedRun, int], float],
+    seconds_per_step: Callable[[PlannedRun, int], float] | None,
     *,
     jobs: int = 1,
     baseline: bool = True,
@@ -81,13 +81,15 @@ def plan_study(
 ) -> StudyPlan:
     """What is finished, what is missing, and how long that takes.
 
-    seconds_per_step   (run, number at a time) -> the time of a training step
+    seconds_per_step   (run, number at a time) -> the time of a training step; None: the time is not estimated
     message            is called before steps are timed, which may take a while
     """
     states = {run.id: checked_state(run, store, message) for run in runs}
     missing = [run for run in runs if states[run.id] != "finished"]
     finished = [run for run in runs if states[run.id] == "finished"]
     at_once = max(1, min(jobs, len(missing)))
+    if seconds_per_step is None:
+        return StudyPlan(tuple(runs), tuple(missing), states, {})
     seconds = estimate_time(
         finished, missing, store, lambda run: seconds_per_step(run, at_once), at_once if baseline else 0, message
     )
