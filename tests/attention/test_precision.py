@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softbias.attention import ATTENTION
+from softbias.attention import ATTENTION, Masked
 from softbias.grid import Grid
 
 
@@ -20,3 +20,13 @@ def test_tokens_of_nothing_give_finite_outputs_and_gradients(name, dtype):
     y.float().sum().backward()
     assert y.isfinite().all() and x.grad.isfinite().all()
     assert all(parameter.grad.isfinite().all() for parameter in layer.parameters() if parameter.grad is not None)
+
+
+def test_a_mask_near_one_is_not_rounded_to_one_in_half_precision():
+    layer = Masked(32, 4, Grid(3, 5), norm="softmax", kernel="ones")
+    with torch.no_grad():
+        layer.mask_b += 1e-3 * torch.randn(layer.mask_b.shape, generator=torch.Generator().manual_seed(0))
+    wanted = layer.log_mask()
+    assert 1e-3 < wanted.abs().max() < 1e-2
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(layer.log_mask(), wanted)

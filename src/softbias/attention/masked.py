@@ -16,6 +16,7 @@ memory. They sum M in float32 and round it once, also under autocast, where `mas
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -82,8 +83,11 @@ class Masked(Attention):
         return unroll(self.mask_a.mT @ self.mask_b, self.grid.prefix, self.roll)
 
     def log_mask(self) -> Tensor:
-        """log M⁺, with the gradient of M passing straight through the floor.  # (H, N, N)"""
-        mask = self.mask()
+        """log M⁺, with the gradient of M passing straight through the floor; in full precision, because bfloat16 has no number
+        between 0.996 and 1.  # (H, N, N)"""
+        kind = self.mask_a.device.type
+        with nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False):
+            mask = self.mask()
         fixed = mask.detach()
         return (fixed.clamp_min(SMALLEST) + (mask - fixed)).log()  # adds an exact zero, so no rounding reaches log(0)
 

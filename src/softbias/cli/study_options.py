@@ -149,6 +149,6 @@ def show_plan(done: Comparison) -> None:
         steps = sorted({run.spec.recipe.steps for run in runs if run.spec.recipe.steps})
         todo = [run.id for run in runs if run.id in missing]
         seconds = sum(done.plan.seconds.get(id, 0.0) for id in todo)
-        cells = len(runs), len(todo), "–".join(map(str, steps)) or "by epochs", estimated_duration(seconds) if todo else ""
+        cells = len(runs), len(todo), "–".join(map(str, steps)) or "by epochs", estimated_duration(seconds) if seconds else ""
         table.add_row(arm, data, *map(str, cells))
     make_console().print(table)

@@ -129,7 +129,7 @@ def run_study(
     if spec.tune:
         import_optuna()
     if dry_run:
-        return dry_plan(spec, out, store, jobs if on is None else None, device, baseline, display)
+        return dry_plan(spec, out, store, jobs if on is None else None, settings, display, estimate=estimate)
     for note in dict.fromkeys(text(note) for name in spec.data for note in load_once(name, spec.data_options).notes):
         display.message(note)
     with executor_for(settings, jobs, on) as executor:
@@ -177,13 +177,20 @@ def make_report(out: Path, display: StudyDisplay) -> Path | None:
 
 
 def dry_plan(
-    spec: StudySpec, out: Path, store: Store, jobs: int | None, device: str, baseline: bool, display: StudyDisplay
+    spec: StudySpec,
+    out: Path,
+    store: Store,
+    jobs: int | None,
+    settings: ExecutionSettings,
+    display: StudyDisplay,
+    *,
+    estimate: bool = True,
 ) -> Comparison:
     """What a study would do. Nothing is written, and all of its sets are looked for first; steps are timed on noise.
 
     jobs   processes at a time; None where their number is not known
     """
-    with writing_nothing(), ThisProcess(device) as executor:
+    with writing_nothing(), ThisProcess(settings.device) as executor:
         before = [arm.pretrain.data for arm in spec.arms if arm.pretrain and arm.pretrain.data]
         for name in dict.fromkeys((*spec.data, *before)):
             load_once(name, spec.data_options)
@@ -191,7 +198,10 @@ def dry_plan(
             display.message(f"the {spec.tune} trials of every arm come first, each as long as a run on all of its data")
         runs = study_runs(spec, {})
         at_once = max(1, jobs) if jobs is not None else None
-        plan = plan_study(runs, store, executor.seconds_per_step, jobs=at_once or 1, baseline=baseline, message=display.message)
+        plan = plan_study(
+            runs, store, executor.seconds_per_step if estimate else None, jobs=at_once or 1, baseline=settings.baseline,
+            message=display.message,
+        )  # fmt: skip
         display.message(plan.describe(at_once))
         return Comparison(out, plan, runs_frame(out if out.is_dir() else []))
 
