@@ -27,6 +27,6 @@ def test_a_mask_near_one_is_not_rounded_to_one_in_half_precision():
     with torch.no_grad():
         layer.mask_b += 1e-3 * torch.randn(layer.mask_b.shape, generator=torch.Generator().manual_seed(0))
     wanted = layer.log_mask()
-    assert 1e-3 < wanted.abs().max() < 1e-2
+    assert wanted.abs().median() < 4e-3  # half of the distance to the next number of bfloat16
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(layer.log_mask(), wanted)
