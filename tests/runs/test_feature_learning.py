@@ -19,6 +19,7 @@ from softbias.runs import automatic
 from softbias.runs.feature_learning import choose
 from softbias.runs.fit import fit
 from softbias.runs.neighbors import NeighborRows
+from softbias.runs.printed import verdict
 from softbias.runs.run import Run
 from softbias.training.checkpoint import listed, read_some
 from softbias.training.plan import LoopSettings
@@ -114,6 +115,13 @@ def test_the_page_shows_neighbors_and_how_to_go_on(learned, tmp_path):
     data = load_dataset("fashion")
     split = run.split(data)
     assert set(found.index) <= set(split.test) and set(found.neighbors.flat) <= set(split.train)
+
+
+@pytest.mark.parametrize(("accuracy", "good"), [(0.7, True), (0.52, False), (0.4, False)])
+def test_features_are_praised_only_above_those_of_random_weights(accuracy, good):
+    found = {"accuracy": accuracy, "accuracy_interval": [accuracy - 0.05, accuracy + 0.05], "random_weights": 0.5}
+    assert verdict({"neighbors": found})[0] is good
+    assert verdict({"neighbors": None}) is None and verdict({"neighbors": {**found, "random_weights": None}}) is None
 
 
 @pytest.mark.parametrize("command", ["predict", "evaluate", "explain"])

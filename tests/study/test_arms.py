@@ -31,6 +31,13 @@ def test_regularizers_add_up():
     assert arm.recipe == {"regularize": ("distance:layer=2,weight=0.01", "style:layer=3")}
 
 
+def test_a_pretraining_may_change_fields_of_its_recipe():
+    first, second = arms_from("convit_nano@pretrain=views:epochs=20,lr=1e-3@finetune=linear,convit_nano")
+    assert first.pretrain == Pretrain(RECIPES["views"].with_overrides({"epochs": 20.0, "lr": 1e-3}))
+    assert first.finetune == "linear" and second.pretrain is None
+    assert parse_arm("convit_nano@pretrain=views:flip=0").pretrain.recipe.augmentation.flip == 0
+
+
 def test_an_arm_may_be_pretrained_and_named():
     arm = parse_arm("arvit_nano@pretrain=arvit-pretrain@finetune=linear@name=probed")
     assert arm.pretrain == Pretrain(RECIPES["arvit-pretrain"]) and arm.finetune == "linear" and arm.name == "probed"
@@ -50,6 +57,9 @@ MISTAKES = {
     "deit_nano@epochs=-1": "epochs must be a number of more than 0",
     "deit_nano@lr=fast": "'deit_nano@lr=fast': lr must be a number from 0 to 1,000, but is 'fast'",
     "deit_nano@pretrain=arvit": "there is no recipe 'arvit'",
+    "deit_nano@pretrain=views:epochs": "NAME=VALUE",
+    "deit_nano@pretrain=views:epoch=3": "did you mean 'epochs'",
+    "deit_nano@pretrain=views:epochs=-3": "epochs",
     "deit_nano@finetune=some": "there is no finetune 'some'; the choices are full, linear",
     "deit_nano,,convit_nano": "an arm is empty",
 }

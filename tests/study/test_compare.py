@@ -8,11 +8,15 @@ import pytest
 import yaml
 
 import softbias
+from softbias.runs.feature_learning import choose
 from softbias.study import task as task_module
+from softbias.study.arms import arms_from
 from softbias.study.compare import run_study
 from softbias.study.frame import COLUMNS, runs_frame
 from softbias.study.progress import StudyDisplay
+from softbias.study.settings import study_for
 from softbias.study.spec import write_study
+from softbias.training.recipe import RECIPES
 
 from .small_studies import SHORT, outcome
 
@@ -112,6 +116,28 @@ def test_fine_tunes_start_from_the_pretraining_they_share(little_study, tmp_path
     moved = tmp_path.rename(tmp_path.with_name("moved"))  # ids do not depend on where the source lies
     _, display = do(spec, moved)
     assert display.started == []
+
+
+def test_arms_start_from_features_learned_without_labels(little_study, tmp_path):
+    before = "@pretrain=views:steps=3,batch_size=8"
+    spec = little_study(f"deit_nano{before}@finetune=linear@name=probe,deit_nano{before}@name=full,deit_nano", seeds=1)
+    done, display = do(spec, tmp_path)
+    assert display.started[0].startswith("deit_nano pre-training") and not done.failed
+    assert sum("pre-training" in label for label in display.started) == 1
+    frame = done.runs
+    (first,) = frame[frame["pretext"]]["run"]
+    assert not any(name.startswith("head") for name in softbias.load(f"{first}/model").state_dict())
+    assert set(frame[~frame["pretext"]]["arm"]) == {"probe", "full", "deit_nano"}
+
+
+def test_a_pretraining_of_features_suits_the_images_unless_it_is_changed(tmp_path):
+    arms = arms_from(
+        "convit_nano@pretrain=views,convit_nano@pretrain=views:epochs=3@name=short,arvit_nano@pretrain=arvit-pretrain"
+    )
+    spec = study_for("fashion", arms, device="cpu", out=tmp_path / "study")
+    chosen, short, paper = (arm.pretrain.recipe for arm in spec.arms)
+    assert chosen == choose(5000, (32, 32), "cpu", 1, objective="views").recipe and chosen != RECIPES["views"]
+    assert short.epochs == 3 and paper == RECIPES["arvit-pretrain"]
 
 
 def test_runs_that_need_a_failed_one_fail_with_the_reason(little_study, tmp_path, monkeypatch):

@@ -19,4 +19,4 @@ def test_the_file_in_the_document_is_a_study():
 
 def test_the_arms_in_the_document_can_be_read():
     arms = re.findall(r"^\| `([^`]*@[^`]*)` \|", TEXT, re.MULTILINE)
-    assert len(arms) == 6 and all(arms_from(arm) for arm in arms)
+    assert len(arms) == 7 and all(arms_from(arm) for arm in arms)

@@ -32,8 +32,10 @@ def worst_first(classes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 
 def verdict(summary: Mapping[str, Any]) -> tuple[bool, str] | None:
-    """Whether the model is above the baseline, and a sentence about it; None without a baseline."""
+    """Whether the model is above the baseline (features: above random ones), and a sentence about it; None without one."""
     test, baseline = summary.get("test"), summary.get("baseline")
+    if (summary.get("neighbors") or {}).get("random_weights") is not None:
+        return verdict_on_features(summary["neighbors"])
     if not test or not baseline or "accuracy_interval" not in test:
         return None
     gap = test["accuracy"] - baseline["accuracy"]
@@ -47,6 +49,15 @@ def verdict(summary: Mapping[str, Any]) -> tuple[bool, str] | None:
         return True, f"The model is {points} above a logistic regression on raw pixels.{doubt}"
     advice = "" if overlap else " A far simpler method does better on these pictures."
     return False, f"The model is {points} below a logistic regression on raw pixels.{doubt}{advice}"
+
+
+def verdict_on_features(found: Mapping[str, Any]) -> tuple[bool, str]:
+    """Whether features that were learned without labels are better than those of random weights."""
+    gap, (low, _) = 100 * (found["accuracy"] - found["random_weights"]), found["accuracy_interval"]
+    if gap <= 0:
+        return False, "The features are no better than those of random weights: more epochs, or another objective, may help."
+    doubt = "" if low > found["random_weights"] else " The difference may be random; more epochs may help."
+    return not doubt, f"By their neighbors, the features are {gap:.1f} percentage points above those of random weights.{doubt}"
 
 
 def print_summary(summary: Mapping[str, Any], path: Path, console: Console | None = None) -> None:

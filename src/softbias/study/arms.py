@@ -144,8 +144,8 @@ def read_pretrain(given: str | Mapping[str, Any], where: str) -> Pretrain:
 def parse_arm(text: str) -> Arm:
     """An arm from one line: MODEL@NAME=VALUE@NAME=VALUE.
 
-    A name is a field of a recipe or of its augmentation; or img_size, pretrain (a recipe), start (pretrained, scratch or a
-    run), weights, finetune, convert or name (what the report calls the arm); everything else is an option of the model.
+    A name is a field of a recipe or of its augmentation; or img_size, pretrain (see `parse_recipe`), start (pretrained, scratch
+    or a run), weights, convert, finetune or name (what the report calls the arm); everything else is an option of the model.
 
     >>> arm = parse_arm("convit_nano@strength=2@lr=1e-3@name=strong")
     >>> arm.name, arm.model, arm.model_options, arm.recipe
@@ -161,7 +161,7 @@ def parse_arm(text: str) -> Arm:
         if not equals or not name:
             raise SoftbiasError(f"an override of an arm is NAME=VALUE, such as lr=1e-3, but got {override!r} in {text!r}")
         if name == "pretrain":
-            arm["pretrain"] = Pretrain(find_recipe(value))
+            arm["pretrain"] = Pretrain(parse_recipe(value))
         elif name in ("name", "start", "finetune", "weights", "convert"):
             arm[name] = value
         elif name == "img_size":
@@ -172,6 +172,25 @@ def parse_arm(text: str) -> Arm:
             arm["model_options"][name] = read_value(value)
     read_recipe(arm["recipe"], where=f"the arm {text!r}")
     return Arm(**arm)
+
+
+def parse_recipe(text: str) -> Recipe:
+    """A recipe with some of its fields changed: NAME or NAME:FIELD=VALUE,FIELD=VALUE.
+
+    >>> parse_recipe("views:epochs=20,flip=0").epochs
+    20.0
+    """
+    name, _, changes = text.partition(":")
+    find_recipe(name)
+    fields: dict[str, Any] = {}
+    for change in changes.split(",") if changes else ():
+        field_name, equals, value = change.partition("=")
+        if not equals:
+            raise SoftbiasError(
+                f"a field of a recipe is changed by NAME=VALUE, such as epochs=20, but got {change!r} in {text!r}"
+            )
+        fields[field_name.strip().replace("-", "_")] = read_value(value)
+    return read_recipe({"preset": name, **fields}, where=f"pretrain={text}")
 
 
 def recipe_value(earlier: Mapping[str, Any], name: str, text: str) -> dict[str, Any]:

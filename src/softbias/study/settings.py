@@ -11,14 +11,14 @@ from typing import Any
 
 from softbias import environment
 from softbias.errors import SoftbiasError
-from softbias.runs import automatic
+from softbias.runs import automatic, feature_learning
 from softbias.runs.partial import check_model_name
 from softbias.runs.start import WORDS, Start
 from softbias.study.arms import Arm, read_recipe
 from softbias.study.plan import load_once
 from softbias.study.spec import Budget, DifferentStudyError, StudySpec, extended, read_study, seeds_from
 from softbias.study.starts import kept_starts
-from softbias.training.recipe import Recipe
+from softbias.training.recipe import RECIPES, Recipe
 
 TEXTS = ("title", "question", "source", "published", "warnings", "notes")  # of a study that continues
 
@@ -56,7 +56,7 @@ def study_for(
     new = StudySpec(
         name=name,
         data=sets,
-        arms=arms,
+        arms=tuple(with_suitable_pretraining(arm, sets[0], data_options or {}, device) for arm in arms),
         fractions=(float(fractions),) if isinstance(fractions, int | float) else tuple(fractions),
         per_class=(per_class,) if isinstance(per_class, int) else tuple(per_class),
         seeds=seeds_from(seeds),
@@ -89,6 +89,17 @@ def suitable_recipe(data: str, options: Mapping[str, Any], device: str, override
     images = load_once(data, options)
     kind = environment.find_device(device)
     return automatic.choose(len(images.splits["train"]), images.img_size, kind, 1, named=overrides).recipe
+
+
+def with_suitable_pretraining(arm: Arm, data: str, options: Mapping[str, Any], device: str) -> Arm:
+    """The arm with a pretraining as `softbias pretrain` would choose it, if it names a recipe of features alone."""
+    before = arm.pretrain
+    if before is None or RECIPES.get(before.recipe.objective) != before.recipe:
+        return arm
+    images = load_once(before.data or data, {**options, **arm.data_options})
+    facts = len(images.splits["train"]), images.img_size, environment.find_device(device), 1
+    chosen = feature_learning.choose(*facts, objective=before.recipe.objective)
+    return replace(arm, pretrain=replace(before, recipe=chosen.recipe))
 
 
 def check_models(arms: Sequence[Arm]) -> None:
