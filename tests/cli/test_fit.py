@@ -39,7 +39,7 @@ def config(out) -> dict:
 def test_a_folder_and_nothing_else_trains_a_model_that_has_learned(run):
     """`run` is `softbias fit FOLDER`, only shorter."""
     summary = json.loads((run / "summary.json").read_text())
-    assert summary["model"] == "convit_nano" and summary["test"]["accuracy"] > 0.8
+    assert summary["model"] == "soft_nano" and summary["test"]["accuracy"] > 0.8
     assert config(run)["model_options"] == {"patch_size": 8} and config(run)["recipe"]["epochs"] == 10
     for name in ("report.html", "confusion.png", "predictions.npz", "environment.json", "metrics.jsonl", "split.csv"):
         assert (run / name).is_file(), name
@@ -54,20 +54,20 @@ def test_the_function_makes_the_same_run_as_the_command(run, image_folder, tmp_p
     weights = [load_file(path / "model" / "model.safetensors") for path in (run, result.path)]
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
     html = result._repr_html_()
-    assert "Accuracy" in html and "report.html" in html and "convit_nano with patches of 8" in html
+    assert "Accuracy" in html and "report.html" in html and "soft_nano with patches of 8" in html
 
 
 @pytest.mark.usefixtures("no_page")
 def test_it_says_what_it_chose_and_why(image_folder, tmp_path, capsys):
     assert main(["fit", str(image_folder), "--out", str(tmp_path / "run"), *SHORT]) == 0
     printed = capsys.readouterr().out
-    assert "convit_nano with patches of 8 (16 tokens)" in printed
+    assert "soft_nano with patches of 8 (16 tokens)" in printed
     assert "recipe quick with 2 epochs" in printed and "300 epochs" in printed
     assert "start from scratch" in printed and "--weights" in printed
     assert "seed 0" in printed and "Accuracy" in printed
     start, model, recipe = Run(tmp_path / "run").notes  # as data, for every reader of the run
     assert start.kind == "start-chosen" and start.values["why"] == "offline"
-    assert model.kind == "model-chosen" and model.values["model"] == "convit_nano" and model.values["patch"] == 8
+    assert model.kind == "model-chosen" and model.values["model"] == "soft_nano" and model.values["patch"] == 8
     assert recipe.kind == "recipe-chosen" and recipe.values == {"recipe": "quick", "epochs": 2.0}
     kept = json.loads((tmp_path / "run" / "summary.json").read_text())["notes"]  # for the page
     assert kept[:3] == [start.to_dict(), model.to_dict(), recipe.to_dict()] and "split-made" in [note["kind"] for note in kept]
@@ -80,7 +80,7 @@ def test_fields_of_recipe_and_augmentation_can_be_changed(tmp_path):
     assert main([*FASHION, *changes, "--out", str(out), "--quiet", "--seed", "3"]) == 0
     recipe = config(out)["recipe"]
     assert recipe["lr"] == 2e-3 and recipe["augmentation"]["flip"] == 0 and recipe["augmentation"]["zoom"] == [0.8, 1.2]
-    assert recipe["weight_decay"] == 0.06 and config(out)["seed"] == 3 and config(out)["model"] == "convit_nano"
+    assert recipe["weight_decay"] == 0.06 and config(out)["seed"] == 3 and config(out)["model"] == "soft_nano"
 
 
 @pytest.mark.usefixtures("no_page")
@@ -123,7 +123,7 @@ def test_resuming_with_other_settings_shows_the_difference(run, image_folder, ca
     message = fails(
         capsys, "fit", image_folder, "--out", run, "--resume", "--recipe.lr", "0.5", "--seed", "2", "--device", "cpu"
     )
-    assert "was started with other settings: recipe.lr was 0.002, is 0.5; seed was 0, is 2" in message
+    assert "was started with other settings: recipe.lr was 0.008, is 0.5; seed was 0, is 2" in message
 
 
 def test_a_training_asked_to_stop_says_how_to_continue(image_folder, tmp_path, monkeypatch, capsys):
@@ -135,7 +135,7 @@ def test_a_training_asked_to_stop_says_how_to_continue(image_folder, tmp_path, m
     assert main(["fit", str(image_folder), *SHORT]) == 128 + signal.SIGTERM
     printed = capsys.readouterr().err
     assert printed.startswith(f"softbias: stopped at step 123; continue with: softbias fit {image_folder} --epochs 2")
-    assert printed.strip().endswith("--resume") and " --out runs/pictures-convit_nano-" in printed
+    assert printed.strip().endswith("--resume") and " --out runs/pictures-soft_nano-" in printed
 
 
 @pytest.mark.slow
@@ -193,7 +193,7 @@ def test_settings_that_cannot_be_trained_do_not_occupy_the_folder(image_folder, 
     out = tmp_path / "run"
     message = fails(capsys, "fit", image_folder, "--model", "convit_nano", "--model-option", "strenght=2", "--out", out, *SHORT)
     assert "did you mean 'strength'?" in message
-    assert main(["fit", str(image_folder), "--model-option", "strength=2", "--out", str(out), "--quiet", *SHORT]) == 0
+    assert main(["fit", str(image_folder), "--model-option", "biased_blocks=1", "--out", str(out), "--quiet", *SHORT]) == 0
 
 
 def test_fields_of_the_recipe_have_short_and_long_names(image_folder, tmp_path):

@@ -39,7 +39,7 @@ def test_models_are_made_without_importing_timm_or_the_compiler():
 
 
 PARTS = {
-    "stem": ["conv", "shifted"],
+    "stem": ["conv", "strided", "shifted"],
     "feed_forward": ["dwconv"],
     "pool": ["sequence"],
     "layer_scale": [0.1],
@@ -117,7 +117,7 @@ def test_layer_scale_of_nearly_zero_makes_blocks_the_identity():
     torch.testing.assert_close(model.blocks[1](x), x)
 
 
-@pytest.mark.parametrize("stem", ["conv", "shifted"])
+@pytest.mark.parametrize("stem", ["conv", "strided", "shifted"])
 def test_a_token_sees_beyond_its_patch_but_not_the_whole_image(stem):
     model = build(spec_with(stem=stem)).eval()
     images = torch.randn(1, 3, 24, 16, requires_grad=True)
@@ -130,6 +130,22 @@ def test_a_token_sees_beyond_its_patch_but_not_the_whole_image(stem):
 def test_a_convolutional_stem_needs_a_patch_that_is_a_power_of_two():
     with pytest.raises(SoftbiasError, match="patch_size"):
         spec_with(stem="conv", patch_size=(3, 3), img_size=(24, 24))
+
+
+@pytest.mark.parametrize("patch", [2, 3, 4, 6, 8, 12, 24])
+def test_a_strided_stem_takes_every_square_patch_and_its_tokens_overlap(patch):
+    model = build(spec_with(stem="strided", patch_size=patch, img_size=(48, 24))).eval()
+    tokens = model.patch_embed(torch.randn(2, 3, 48, 24))
+    assert tokens.shape == (2, 48 // patch * (24 // patch), 32) and tokens.is_contiguous()
+    images = torch.randn(1, 3, 48, 24, requires_grad=True)
+    (gradient,) = torch.autograd.grad(model.patch_embed(images)[0, 24 // patch].sum(), images)
+    assert gradient[0, :, patch - 1].abs().sum() > 0 < gradient[0, :, patch : 2 * patch].abs().sum()
+
+
+def test_a_strided_stem_needs_square_patches():
+    for patch in ((4, 8), (1, 1)):
+        with pytest.raises(SoftbiasError, match="patch_size"):
+            spec_with(stem="strided", patch_size=patch, img_size=(24, 24))
 
 
 def test_a_new_head_may_have_another_pool():

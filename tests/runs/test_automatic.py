@@ -6,7 +6,7 @@ from softbias.data.sources import open_source
 from softbias.models import create_model
 from softbias.pages.wording import text
 from softbias.runs import automatic
-from softbias.runs.automatic import CPU_SECONDS, choose, coarse_patch, image_size
+from softbias.runs.automatic import CPU_SECONDS, choose, coarse_patch, image_size, soft_patch
 
 COUNTS = (30, 300, 5_000, 50_000, 300_000)
 
@@ -16,12 +16,22 @@ COUNTS = (30, 300, 5_000, 50_000, 300_000)
 @pytest.mark.parametrize("side", [28, 32, 64, 96, 128, 224])
 def test_on_a_cpu_it_takes_minutes_for_any_number_of_images(n, cores, side):
     choice = choose(n, (side, side), "cpu", cores)
-    assert choice.model.endswith("_nano") and choice.recipe_name == "quick"
+    assert choice.model == "soft_nano" and choice.recipe_name == "quick"
     tokens = (side // choice.model_options["patch_size"]) ** 2
     assert 16 <= tokens <= 64
     one_epoch = n / choice.images_per_second
     assert choice.seconds(n) <= max(1.1 * CPU_SECONDS, one_epoch)
     assert choice.recipe.epochs >= 1
+
+
+def test_on_a_cpu_images_are_mixed_where_they_are_seen_often():
+    often, seldom = choose(5000, (32, 32), "cpu", 2), choose(50_000, (32, 32), "cpu", 2)
+    assert often.recipe.augmentation.mixes and often.recipe.epochs >= 15
+    assert often.strength.kind == "strength-chosen" and f"{often.recipe.epochs:g} times" in text(often.strength)
+    assert not seldom.recipe.augmentation.mixes and seldom.recipe.epochs < 15 and seldom.strength is None
+    for named in ({"epochs": 3}, {"steps": 100}):
+        assert not choose(5000, (32, 32), "cpu", 2, named=named).recipe.augmentation.mixes
+    assert choose(50_000, (32, 32), "cpu", 2, named={"epochs": 100}).recipe.augmentation.mixes
 
 
 @pytest.mark.parametrize("n", COUNTS)
@@ -70,6 +80,7 @@ def test_what_is_chosen_can_be_built(size, device, objective):
 
 
 def test_patches_that_leave_too_few_tokens_are_not_chosen():
+    assert soft_patch((60, 80)) == 10 and soft_patch((13, 13)) is None and soft_patch((32, 64)) == 8
     assert coarse_patch((32, 64)) == 8 and coarse_patch((30, 30)) == 6 and coarse_patch((13, 13)) is None
 
 

@@ -31,8 +31,8 @@ def test_options_of_the_configs_model_are_not_for_another_model():
 
 def test_what_is_not_named_is_chosen_with_its_reason():
     found = resolve(PartialRunSpec(data="mine", start="scratch"), "cpu", images(), advise=False)
-    assert found.spec.model == "convit_nano" and found.spec.model_options == {"patch_size": 8}
-    assert [note.kind for note in found.notes] == ["model-chosen", "recipe-chosen"]
+    assert found.spec.model == "soft_nano" and found.spec.model_options == {"patch_size": 8}
+    assert [note.kind for note in found.notes] == ["model-chosen", "recipe-chosen", "strength-chosen"]
     assert found.notes[1].values["epochs"] == found.spec.recipe.epochs and not found.advice
 
 

@@ -36,7 +36,7 @@ def test_a_second_run_into_the_same_directory_is_refused_and_does_not_keep_it_lo
     train()
     with pytest.raises(ValueError, match="holds a finished run") as kept:  # as a notebook keeps it
         train()
-    with pytest.raises(ValueError, match=r"recipe\.lr was 0\.002, is 0\.5"):
+    with pytest.raises(ValueError, match=r"recipe\.lr was 0\.008, is 0\.5"):
         train(resume=True, lr=0.5)
     assert kept.value.__traceback__ is not None
 

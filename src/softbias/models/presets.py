@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from softbias.bounds import BlockCount, Blocks, Centers, Count, Finite, ShortText, Side
 from softbias.errors import FewTokensWarning, SoftbiasError, unknown_name
-from softbias.models.spec import Layer, ModelSpec, ResNetSpec, Spec, fine_patch, pair, suitable_patch
+from softbias.models.spec import Layer, ModelSpec, ResNetSpec, Spec, cpu_patch, fine_patch, pair, suitable_patch
 from softbias.registry import Registry
 from softbias.schema import check_options
 
@@ -149,7 +149,8 @@ def soft(
     """Our own model for small sets: soft biases in every part. No paper has it.
 
     A stem of overlapping convolutions, gated attention in all blocks but the last two, a depth-wise convolution in every
-    feed-forward, and the average patch for the head. `attention` is the mechanism of the first `biased_blocks` blocks.
+    feed-forward, and the average patch for the head. `attention` is the mechanism of the first `biased_blocks` blocks. The nano
+    size is for CPUs: a cheaper stem, few patches, and no depth-wise convolutions, which gain nothing on so small a grid.
     """
     biased_blocks = max(0, depth - 2) if biased_blocks is None else biased_blocks
     if not 0 <= biased_blocks <= depth:
@@ -160,10 +161,8 @@ def soft(
         layers=(Layer(attention),) * biased_blocks + (Layer("full"),) * (depth - biased_blocks),
         class_token=None,
         pool="average",
-        stem="conv",
-        feed_forward="dwconv",
         qkv_bias=False,
-        **image,
+        **{"stem": "conv", "feed_forward": "dwconv", **image},
     )
 
 
@@ -189,6 +188,7 @@ class Preset:
 
 TINY, SMALL, BASE = {"width": 192, "heads": 3}, {"width": 384, "heads": 6}, {"width": 768, "heads": 12}
 NANO = {"width": 64, "heads": 4, "depth": 4}
+SOFT_NANO = {"width": 64, "heads": 4, "depth": 3, "biased_blocks": 3, "stem": "strided", "feed_forward": "gelu", "hidden": 128}
 
 PRESETS = Registry[Preset]("model", group="softbias.models", instance_of=Preset)
 PRESETS |= {
@@ -214,6 +214,7 @@ PRESETS |= {
     "soft_tiny": Preset(soft, {"width": 192, "heads": 4}, 32, 10),
     "soft_small": Preset(soft, {"width": 288, "heads": 9, "depth": 12}, 96, 10, patch=fine_patch),
     "resnet50": Preset(resnet, {}, kind=ResNetSpec),
+    "soft_nano": Preset(soft, SOFT_NANO, 32, 10, patch=cpu_patch),
     "deit_nano": Preset(deit, NANO, 32, 10),
     "convit_nano": Preset(convit, NANO | {"gated_blocks": 3}, 32, 10),
     "ibit_nano": Preset(ibit, NANO, 32, 10),

@@ -21,6 +21,7 @@ from softbias.schema import Checked, convert, from_plain
 
 MOST_PATCHES = 65_536  # of an image: 256 × 256
 MOST_FINE_PATCHES = 256
+FEW_PATCHES, MANY_PATCHES = 16, 64  # on a CPU
 MOST_BLOCKS = 1000
 Width = Annotated[int, Within(1, 65_536)]
 Channels = Annotated[int, Within(1, 1024)]
@@ -56,8 +57,8 @@ class ModelSpec(Checked):
 
     layers          one Layer per block, so that mechanisms can be mixed
     class_token     the block before which a class token joins (0: at the input), or None for none
-    stem            from pixels to patches: one linear map ("patch"), overlapping convolutions ("conv"), or the image beside its
-                    shifted copies ("shifted"); see `softbias.models.stems`
+    stem            from pixels to patches: one linear map ("patch"), overlapping convolutions ("conv"; "strided" costs less),
+                    or the image beside its shifted copies ("shifted"); see `softbias.models.stems`
     pool            what the head sees: the class "token", the "average" patch, all patches one after another ("flatten"), or
                     their average with learned shares ("sequence")
     positions       "learned" (with the class token when it joins at 0), fixed 2-D "sinusoid", "sinusoid_1d", or "none"
@@ -80,7 +81,7 @@ class ModelSpec(Checked):
     num_classes: Classes = 1000
     in_chans: Channels = 3
     class_token: Annotated[int, Within(0, MOST_BLOCKS)] | None = 0
-    stem: Literal["patch", "conv", "shifted"] = "patch"
+    stem: Literal["patch", "conv", "strided", "shifted"] = "patch"
     pool: Literal["token", "average", "flatten", "sequence"] = "token"
     positions: Literal["learned", "sinusoid", "sinusoid_1d", "none"] = "learned"
     positions_at: Literal["input", "attention"] = "input"
@@ -115,6 +116,8 @@ class ModelSpec(Checked):
             len({*self.patch_size}) > 1 or self.patch_size[0].bit_count() != 1 or self.patch_size[0] < 2
         ):
             raise SoftbiasError(f'stem="conv" halves the image, so patch_size must be 2, 4, 8, …, but is {self.patch_size}')
+        if self.stem == "strided" and (len({*self.patch_size}) > 1 or self.patch_size[0] < 2):
+            raise SoftbiasError(f'stem="strided" takes square patches of at least 2 pixels, but patch_size={self.patch_size}')
         for image, patch, side in zip(self.img_size, self.patch_size, ("height", "width"), strict=True):
             if image % patch:
                 raise SoftbiasError(
@@ -241,3 +244,16 @@ def fine_patch(img_size: int | tuple[int, int]) -> int:
         if height % patch == 0 and width % patch == 0 and height // patch * (width // patch) <= MOST_FINE_PATCHES:
             return patch
     return suitable_patch(img_size)
+
+
+def cpu_patch(img_size: int | tuple[int, int]) -> int:
+    """The patch for a model on a CPU: the largest that leaves from 16 to 64 patches, a power of two if there is one; where none
+    does, that of `suitable_patch`.
+
+    >>> [cpu_patch(size) for size in (28, 32, 64, 96, 128, 224, (60, 80))]
+    [4, 8, 16, 16, 32, 32, 10]
+    """
+    height, width = pair("img_size", img_size)
+    fitting = [patch for patch in range(2, min(height, width) + 1) if height % patch == 0 and width % patch == 0]
+    good = [patch for patch in fitting if FEW_PATCHES <= height // patch * (width // patch) <= MANY_PATCHES]
+    return max([patch for patch in good if patch.bit_count() == 1] or good, default=0) or suitable_patch(img_size)

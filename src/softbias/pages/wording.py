@@ -266,7 +266,8 @@ WORDING: dict[str, Callable[..., str]] = {
     "model-chosen": model_chosen,
     "recipe-chosen": recipe_chosen,
     "strength-chosen": lambda level, epochs: (
-        f"augmentation {level}: the model sees each picture {'once' if epochs == 1 else f'{epochs:g} times'}"
+        f"{'pictures are mixed with others' if level == 'mixed' else f'augmentation {level}'}: the model sees each picture "
+        f"{'once' if epochs == 1 else f'{epochs:g} times'}"
     ),
     "img-size-chosen": lambda img_size, images, side: (
         f"img_size {img_size}: on a CPU {images:,} pictures of {side} pixels would take too long"

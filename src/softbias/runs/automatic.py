@@ -1,10 +1,12 @@
 """The automatic choices: model, recipe and image size that suit the number of images, their size and the device.
 
-On a CPU time decides. A model with coarse patches trains on about four times as many images a second as one with fine
-patches, and it gains more from the additional epochs than from finer patches. So patches are coarse, and the time goes into
-epochs (measured in results/training.md). On a GPU the size of the images decides about the model, and the number of images
-about the epochs: a training has a fixed number of patches to see, about as many as an H200 takes in five to ten minutes. How
-strongly images are changed follows from the epochs (`strength`).
+On a CPU time decides. A model with coarse patches trains on more images a second than one with fine patches, and it gains
+more from the additional epochs than from finer patches. So patches are coarse, and the time goes into epochs (measured in
+results/training.md and results/nano.md). Images that are seen often are mixed with others.
+
+On a GPU the size of the images decides about the model, and the number of images about the epochs: a training has a fixed
+number of patches to see, about as many as an H200 takes in five to ten minutes. How strongly images are changed follows from
+the epochs (`strength`).
 
 Nothing here imports torch before a choice is made.
 """
@@ -28,8 +30,13 @@ if TYPE_CHECKING:
 
 CPU_SECONDS = 150.0  # of training on a CPU, where the user gives no time
 LONGER, MOST_EPOCHS = 6, 1000  # the longer alternative: six times the epochs, up to this number
-TOKENS_PER_SECOND = 20_000.0  # training speed of one core with a nano model
-SECONDS_PER_PIXEL = 3.5e-8  # of one core, for augmenting and embedding an image
+SECONDS_PER_IMAGE = {  # of one core in training: for each image, each of its tokens, and each of its pixels
+    "soft_nano": (2.6e-4, 1.7e-5, 7.5e-8),
+    "arvit_nano": (0.0, 5e-5, 3.5e-8),
+    "resnet_nano": (0.0, 5e-5, 3.5e-8),
+}
+MIXED_FROM = 15  # epochs: what a model on a CPU sees more often than this, it learns by heart unless it is mixed
+MIXED = {"mixup": 0.8, "cutmix": 1.0}
 GPU_PATCHES = {
     "soft_tiny": 640e6,
     "soft_small": 360e6,
@@ -100,30 +107,40 @@ def choose(
         values |= {"why": "limit"} if device_type == "cpu" else {}  # time ends it before
         return Choice(pretrained, recipe, finetuning.RECIPE, reasons=(Note("recipe-chosen", values),))
     if device_type == "cpu":
-        return on_cpu(n_train, img_size, cores, objective)
+        return on_cpu(n_train, img_size, cores, objective, named or {})
     return on_gpu(n_train, img_size, device_type, objective, named or {})
 
 
-def on_cpu(n_train: int, img_size: tuple[int, int], cores: int, objective: str) -> Choice:
+def on_cpu(n_train: int, img_size: tuple[int, int], cores: int, objective: str, named: Mapping[str, Any]) -> Choice:
     pretext = find_objective(objective).pretext
     name = "arvit-pretrain" if pretext else "quick"
-    patch = coarse_patch(img_size)
+    patch = coarse_patch(img_size) if pretext else soft_patch(img_size)
     if patch is None:
         model, options, tokens = "resnet_nano", {}, MANY_TOKENS
     else:
-        model, options = "arvit_nano" if pretext else "convit_nano", {"patch_size": patch}
+        model, options = "arvit_nano" if pretext else "soft_nano", {"patch_size": patch}
         tokens = img_size[0] // patch * (img_size[1] // patch)
-    speed = cpu_speed(tokens, img_size, cores)
+    speed = cpu_speed(model, tokens, img_size, cores)
     preset = replace(find_recipe(name), objective=objective)
     views = find_objective(objective).views(preset)
     epochs = rounded(within(CPU_SECONDS * speed / (views * n_train), EPOCHS_ON_CPU))
     recipe = replace(preset, epochs=epochs, batch_size=min(preset.batch_size, 32 if n_train < 2000 else 64))
     values: dict[str, Any] = {"recipe": name, "epochs": epochs, "why": "time"}
+    strength = None
     if pretext:  # a rate for weeks of training learns nothing in minutes, and crops make the task hard for a nano model
         recipe = replace(recipe, lr=QUICK_ROTATION_LR, augmentation=replace(recipe.augmentation, crop="none"))
         values |= {"lr": QUICK_ROTATION_LR, "crop": "none"}
+    elif times_seen(recipe, n_train, named) >= MIXED_FROM:
+        recipe = recipe.with_overrides(MIXED)
+        strength = Note("strength-chosen", {"level": "mixed", "epochs": round(times_seen(recipe, n_train, named), 1)})
     reasons = model_note(model, "cpu", img_size, patch is not None, patch, tokens), Note("recipe-chosen", values)
-    return Choice(model, recipe, name, options, speed, reasons)
+    return Choice(model, recipe, name, options, speed, reasons, strength)
+
+
+def times_seen(recipe: Recipe, n_train: int, named: Mapping[str, Any]) -> float:
+    """How often each image is seen, if the user named a length or a batch."""
+    asked = recipe.with_overrides({name: named[name] for name in ("epochs", "steps", "batch_size") if name in named})
+    return asked.steps * min(asked.batch_size, n_train) / n_train if asked.steps else asked.epochs
 
 
 def on_gpu(n_train: int, img_size: tuple[int, int], device_type: str, objective: str, named: Mapping[str, Any]) -> Choice:
@@ -210,9 +227,22 @@ def coarse_patch(img_size: tuple[int, int]) -> int | None:
     return max(good, default=None)
 
 
-def cpu_speed(tokens: int, img_size: tuple[int, int], cores: int) -> float:
-    """Images a second with a nano model; right within 20 % from 32 to 224 pixels and from 16 to 64 tokens."""
-    one = 1 / (tokens / TOKENS_PER_SECOND + img_size[0] * img_size[1] * SECONDS_PER_PIXEL)
+def soft_patch(img_size: tuple[int, int]) -> int | None:
+    """The patch of soft_nano; None where no patch leaves from 16 to 64 tokens.
+
+    >>> [soft_patch((side, side)) for side in (28, 32, 64, 96, 128, 224, 97)]
+    [4, 8, 16, 16, 32, 32, None]
+    """
+    tokens = count_patches("soft_nano", img_size)
+    if tokens is None or not FEW_TOKENS <= tokens <= MANY_TOKENS:
+        return None
+    return math.isqrt(img_size[0] * img_size[1] // tokens)
+
+
+def cpu_speed(model: str, tokens: int, img_size: tuple[int, int], cores: int) -> float:
+    """Images a second in training; right within a third from 32 to 224 pixels and from 16 to 64 tokens."""
+    each, per_token, per_pixel = SECONDS_PER_IMAGE[model]
+    one = 1 / (each + tokens * per_token + img_size[0] * img_size[1] * per_pixel)
     return float(one * min(cores, 8) ** 0.7)  # small tensors do not keep many cores busy
 
 

@@ -179,8 +179,8 @@ RECIPES: dict[str, Recipe] = {
         ),
     ),
     "quick": Recipe(
-        epochs=20, batch_size=64, lr=2e-3, warmup_epochs=1, smoothing=0.0, ema=0.0, clip=1.0, val_fraction=0.0, select="last",
-        augmentation=Augmentation(crop="pad", crop_padding=0.0625, flip=0.5),
+        epochs=20, batch_size=64, optimizer="muon", lr=8e-3, schedule="one-cycle", smoothing=0.0, clip=1.0, val_fraction=0.0,
+        select="last", augmentation=Augmentation(flip=0.5),
     ),
     "deit": Recipe(
         epochs=300, batch_size=1024, lr=5e-4, lr_per=512, drop_path=0.1, val_fraction=0.0, select="last",
