@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from softbias.grid import Grid
-from softbias.kernels import dispatch
+from softbias.kernels import dispatch, triton_api
+from softbias.kernels.depthwise import depthwise_gelu
 from softbias.models.layers import DepthwiseFeedForward
 
 on_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -33,12 +34,26 @@ def gradients(run, layer: DepthwiseFeedForward, x: torch.Tensor, dtype: torch.dt
     return [out.detach(), *torch.autograd.grad(out, (x, *layer.parameters()), weights)]
 
 
-def test_a_cpu_an_export_and_float64_keep_plain_pytorch() -> None:
+def test_a_cpu_and_an_export_keep_plain_pytorch() -> None:
     x = torch.randn(2, 6, 16)
     assert dispatch.depthwise_gelu(x) is None
     layer = DepthwiseFeedForward(16, 32, Grid(2, 3)).eval()
     graph = torch.export.export(layer, (x,)).graph
     assert not any("softbias" in str(node.target) for node in graph.nodes)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
+def test_the_kernel_takes_every_size_in_single_and_half_precision(monkeypatch, dtype) -> None:
+    class OnACard:
+        is_cuda, device = True, torch.device("cuda", 0)
+
+    monkeypatch.setattr(dispatch, "recent", lambda index: True)
+    monkeypatch.setattr(triton_api, "INSTALLED", True)
+    tokens = OnACard()
+    tokens.dtype = dtype
+    assert (dispatch.depthwise_gelu(tokens) is depthwise_gelu) == (dtype != torch.float64)
+    with dispatch.disabled():
+        assert dispatch.depthwise_gelu(tokens) is None
 
 
 @on_card
