@@ -169,6 +169,8 @@ def test_the_id_of_a_run_depends_on_its_conversion_and_other_runs_keep_their_ids
         ({"convert": "gated:blocks=a"}, "blocks are numbers and ranges"),
         ({"convert": "gated:rank=4"}, "no option of the attention gated 'rank'"),
         ({"convert": "masked:rank=many"}, "rank"),
+        ({"convert": "masked:rate=0"}, "rate"),
+        ({"convert": "masked:rate=fast"}, "rate"),
         ({"finetune": "linear"}, "would change nothing"),
         ({"frozen_blocks": 3}, "learns nothing in the first 3 of 4 blocks"),
         ({"frozen_blocks": 1, "convert": "gated:blocks=0-2"}, "frozen"),
@@ -185,7 +187,7 @@ def test_what_cannot_be_converted_is_refused_in_one_line_and_leaves_no_folder(op
 
 def test_a_model_of_another_library_is_refused_before_it_is_trained_in_vain():
     model = create_model("timm:vit_tiny_patch16_224", img_size=112, num_classes=2)
-    with pytest.raises(SoftbiasError, match="cannot be stored"):
+    with pytest.raises(SoftbiasError, match="cannot be stored, but got timm:vit_tiny"):
         converted(model, parse_conversion("gated"))
 
 

@@ -129,5 +129,9 @@ def test_biases_of_a_conversion_learn_at_the_full_rate_and_what_was_there_at_tha
     model = converted(create_model("deit_nano"), parse_conversion("masked:blocks=0-1"))
     assert lr_factor(model, "blocks.0.attn.mask_a", 0.5) == lr_factor(model, "blocks.1.attn.mask_b", 0.5) == 1
     assert lr_factor(model, "blocks.0.attn.qkv.weight", 0.5) == lr_factor(model, "blocks.0.norm1.weight", 0.5) == 0.5**4
+    fast = converted(create_model("deit_nano"), parse_conversion("gated:rate=20"))
+    assert lr_factor(fast, "blocks.0.attn.gate", 1.0) == lr_factor(fast, "blocks.2.attn.position.weight", 0.5) == 20
+    added = [each for group in parameter_groups(fast, 0.05) if group["lr_factor"] == 20 for each in group["params"]]
+    assert len(added) == len(fast.new_parameters) == 3 * 3  # a gate, and weight and bias of positions, in three blocks
     again = converted(create_model("convit_nano"), parse_conversion("masked:blocks=0"))
     assert lr_factor(again, "blocks.1.attn.gate", 0.5) == 0.5 ** (len(again.blocks) - 1)  # it was there before

@@ -3,6 +3,7 @@
     gated                               gated attention in every block whose bias can learn
     gated:blocks=0-9                    in some of them; blocks count from 0, and -1 is the last
     masked:blocks=0-3+6,rank=4          several ranges, and options of the mechanism
+    gated:rate=20                       its bias learns at 20 times the learning rate
 
 A bias can learn in the blocks that are trained, but for the last one of a model that reads its class token alone: the patches
 of that block reach no output, and a class token has no position.
@@ -33,24 +34,27 @@ RANGE = re.compile(r"(-?\d{1,4})(?:-(\d{1,4}))?")
 
 @dataclass(frozen=True)
 class Conversion(Checked):
-    """attention: of the registry; blocks: None for all whose bias can learn; options: of the mechanism."""
+    """attention: of the registry; blocks: None for all whose bias can learn; rate: by which the learning rate of the bias is
+    multiplied; options: of the mechanism."""
 
     attention: ShortText
     blocks: Annotated[tuple[Annotated[int, Within(-MOST_BLOCKS, MOST_BLOCKS)], ...], Length(1, MOST_BLOCKS)] | None = None
+    rate: Annotated[float, Within(0, 1000, above=True)] = 1.0
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse_conversion(text: str) -> Conversion:
     """
     >>> parse_conversion("masked:blocks=0-2+5,rank=4")
-    Conversion(attention='masked', blocks=(0, 1, 2, 5), options={'rank': 4})
+    Conversion(attention='masked', blocks=(0, 1, 2, 5), rate=1.0, options={'rank': 4})
     """
-    name, given = ATTENTION.parse_choice(text, ("blocks",))
+    name, given = ATTENTION.parse_choice(text, ("blocks", "rate"))
     blocks = given.pop("blocks", None)
     options = {option: number_or_word(value) for option, value in given.items()}
+    rate: Any = options.pop("rate", 1.0)
     try:
         check_options(ATTENTION.find(name), options)
-        return Conversion(name, None if blocks is None else parse_blocks(blocks, text), options)
+        return Conversion(name, None if blocks is None else parse_blocks(blocks, text), rate, options)
     except SchemaError as error:
         raise SchemaError(f"{error} in {text!r}") from error
 
@@ -70,14 +74,14 @@ def parse_blocks(blocks: str, text: str) -> tuple[int, ...]:
 def converted(model: Model, conversion: Conversion, frozen_blocks: int = 0) -> Model:
     """The model with the mechanism in the blocks that were named, or in all whose bias can learn.
 
-    `new_parameters` of the model then names what it has not learned yet, which therefore learns at the full rate.
+    `new_parameters` of the model then names what it has not learned yet, with the factor of its learning rate.
 
     frozen_blocks   that are not trained, counted from the first
     """
     if not isinstance(model, VisionTransformer):
-        kind = type(model).__name__
+        named = getattr(model, "name", None) or type(model).__name__
         raise ConversionError(
-            f"a run converts softbias's own transformers, such as deit_tiny, because others cannot be stored, but got {kind}"
+            f"a run converts softbias's own transformers, such as deit_tiny, because others cannot be stored, but got {named}"
         )
     depth = len(model.blocks)
     blocks = conversion.blocks
@@ -89,11 +93,11 @@ def converted(model: Model, conversion: Conversion, frozen_blocks: int = 0) -> M
             "frozen, nor in the last one of a model that reads its class token: name other blocks, or take --frozen-blocks 0"
         )
     made: Any = convert(model, blocks, conversion.attention, **conversion.options)
-    made.new_parameters = frozenset(
-        name
+    made.new_parameters = {
+        name: conversion.rate
         for name, _ in made.named_parameters()
         if (found := BIAS.match(name)) and int(found[1]) in {block % depth for block in blocks}
-    )
+    }
     return cast(Model, made)
 
 

@@ -1,7 +1,7 @@
 """How deep a parameter lies in a model: which ones stay as they were, and how fast the others learn.
 
     lr of block i = lr · decay^(depth − i)          what comes before the blocks: i = −1; norms and head after them: i = depth
-                    lr                              of biases that a conversion put into a block (`models.conversion`)
+                    lr · rate                       of biases that a conversion put into a block (`models.conversion`)
 
 The models are those with `blocks`, as ours and timm's transformers have them. What a model has before its blocks is found by
 order: its own parameters (positions, class token) and the modules that it lists before `blocks`.
@@ -12,7 +12,7 @@ Frozen parameters need no gradient, so autograd builds no graph for them: the fi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import nn
@@ -67,7 +67,8 @@ def index_of(model: nn.Module, name: str) -> int:
 
 def lr_factor(model: nn.Module, name: str, decay: float) -> float:
     """By how much the learning rate of a parameter is multiplied. What a conversion has added is as new as the head."""
-    if decay == 1 or name in getattr(model, "new_parameters", ()):
-        return 1.0
+    added: Mapping[str, float] = getattr(model, "new_parameters", {})
+    if decay == 1 or name in added:
+        return added.get(name, 1.0)
     depth = len(blocks_of(model, f"layer_decay={decay:g}"))
     return float(decay ** (depth - index_of(model, name)))
