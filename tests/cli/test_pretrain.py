@@ -3,6 +3,7 @@
 import pytest
 
 from softbias.cli import main
+from softbias.runs import automatic
 from softbias.runs.run import Run
 
 SHORT = ("--epochs", "2", "--trackers", "none", "--device", "cpu")
@@ -22,7 +23,8 @@ def test_settings_that_cannot_learn_features_are_refused_and_leave_nothing(image
 def test_pretrain_takes_the_objective_of_a_recipe_and_of_the_run_to_resume(image_folder, tmp_path):
     out = tmp_path / "run"
     assert main(["pretrain", str(image_folder), "--recipe", "instances", "--out", str(out), "--quiet", *SHORT]) == 0
-    assert Run(out).spec.recipe.objective == "instances" and Run(out).spec.model == "convit_nano"
+    from_scratch = automatic.choose(42, (32, 32), "cpu", 2).model
+    assert Run(out).spec.recipe.objective == "instances" and Run(out).spec.model == from_scratch
     assert main(["pretrain", "--resume", "--out", str(out)]) == 0
 
 

@@ -124,10 +124,10 @@ def test_features_are_praised_only_above_those_of_random_weights(accuracy, good)
     assert verdict({"neighbors": None}) is None and verdict({"neighbors": {**found, "random_weights": None}}) is None
 
 
-@pytest.mark.parametrize("command", ["predict", "evaluate", "explain"])
+@pytest.mark.parametrize("command", ["predict", "evaluate", "explain", "app"])
 def test_a_model_without_classes_is_refused_in_one_line(learned, tmp_path, capsys, command):
     Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(tmp_path / "dark.png")
-    more = [] if command == "evaluate" else [str(tmp_path / "dark.png")]
+    more = [str(tmp_path / "dark.png")] if command in ("predict", "explain") else []
     more += ["--out", str(tmp_path / "out")] if command == "explain" else []
     assert main([command, str(learned / "views"), *more]) == 2
     printed = capsys.readouterr().err

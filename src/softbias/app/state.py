@@ -73,6 +73,7 @@ class AppModel:
         if run is None:
             return AppModel(open_classifier(source, device=device))
         model = AppModel(run.classifier(device=device), run, run.checkpoints, device=device)
+        model.classifier.output_names  # noqa: B018  # refuses a model without classes
         for read in (model.read_summary, model.read_epochs):
             try:
                 read(run)

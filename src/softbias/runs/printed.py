@@ -149,7 +149,7 @@ def next_steps(summary: Mapping[str, Any], path: Path) -> list[str]:
         return [f"softbias predict {run} PICTURES", f"softbias app {run}"]
     unlabeled = "neighbors" in summary and summary["neighbors"] is None
     start = f"softbias fit {'PICTURES' if unlabeled else shlex.quote(str(summary['data']))} --start {run}"
-    return [start, f"{start} --finetune linear"]
+    return [start, f"{start} --finetune linear{' --head-start logistic' if 'neighbors' in summary else ''}"]
 
 
 def without_test(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
