@@ -73,3 +73,14 @@ def test_the_openmp_of_torch_takes_the_time_that_threads_wait_from_us():
         [sys.executable, "-c", code], env=unset | {"OMP_DISPLAY_ENV": "verbose"}, capture_output=True, text=True, check=True
     )
     assert f"GOMP_SPINCOUNT = '{environment.DEFAULTS['GOMP_SPINCOUNT']}'" in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot limit a process to some cores")
+def test_only_the_cores_that_a_process_may_use_are_counted():
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert environment.count_cores() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert environment.count_cores() == len(before)

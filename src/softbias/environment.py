@@ -134,6 +134,11 @@ def on_stop_signal(handler: Callable[[int, Any], None]) -> Iterator[None]:
             signal.signal(number, earlier)
 
 
+def count_cores() -> int:
+    """Of the processor, as many as this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def find_device(name: str) -> str:
     """ "cpu", "cuda" or "mps" for "auto"; any other device is returned as it is, or refused where the machine lacks it."""
     import torch

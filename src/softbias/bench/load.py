@@ -10,7 +10,6 @@ threads as cores a fair share is a half; with one thread on two cores it is two 
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from PIL import Image
 from softbias.bench.measuring import Row, Timing, compared
 from softbias.bench.step import CLASSES, random_images, worker
 from softbias.classifier import Classifier
-from softbias.environment import variables_with
+from softbias.environment import count_cores, variables_with
 from softbias.models import create_model
 from softbias.runs.automatic import choose
 
@@ -117,7 +116,7 @@ def measure_load(
     what: str, rounds: int, *, candidates: Mapping[str, Mapping[str, str]] = CANDIDATES, turn: float = TURN
 ) -> dict[str, tuple[Timing, Timing]]:
     """Seconds per image of every candidate: quiet, and beside busy processes."""
-    cores = core_count()
+    cores = count_cores()
     quiet: dict[str, list[float]] = {name: [] for name in candidates}
     loaded: dict[str, list[float]] = {name: [] for name in candidates}
     with ExitStack() as stack:
@@ -140,7 +139,7 @@ def measure_load(
 def load_rows(what: str, rounds: int) -> Iterator[Row]:
     """How fast a command is when quiet, beside OpenMP's own waiting; and what it keeps beside busy processes."""
     measured = measure_load(what, rounds)
-    cores = core_count()
+    cores = count_cores()
     peer = "OpenMP's own waiting"
     for name, (quiet, _) in measured.items():
         yield compared(
@@ -152,11 +151,6 @@ def load_rows(what: str, rounds: int) -> Iterator[Row]:
             f"{what}, beside {cores} busy processes", name, 1 / loaded.median, "images/s", loaded, "the same, quiet", quiet,
             target=KEPT if name == "softbias" else None,
         )  # fmt: skip
-
-
-def core_count() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def main(what: str) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
+from softbias import environment
 from softbias.bench.load import load_rows
 from softbias.bench.measuring import Row, forget
 from softbias.bench.regularization import measure
@@ -165,7 +165,7 @@ def loops(options: Options) -> Iterator[Row]:
     """Our training loop beside timm's and a plain one, at 32 px and at 224 px."""
     if not options.on_gpu:
         raise SoftbiasError("the suite loops compares whole training loops on a GPU; there is none here")
-    workers = max(1, (os.cpu_count() or 2) - 2)
+    workers = max(1, environment.count_cores() - 2)
     yield from beside_timm(32, 4, options.batch or 512, options.rounds, options.device, count=50_000, workers=workers)
     forget()
     rounds = max(4, options.rounds // 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from softbias import environment
 from softbias.bounds import FilePath, LongText, ShortText, Side
 from softbias.cli.parsing import NO_LINE, CommandLine, Line, flag
 from softbias.cli.study_options import CompareOptions, ExecutionOptions, run
@@ -133,7 +133,7 @@ def demo(out: FilePath = Path("demo"), picture: bool = False) -> int:
     if picture:
         echo(f"where its heads look, before and after training: {draw_attention(out)}")
         return 0
-    return run(demo_study(), ExecutionOptions(out=out, jobs=min(JOBS, os.cpu_count() or 1), device="cpu"))
+    return run(demo_study(), ExecutionOptions(out=out, jobs=min(JOBS, environment.count_cores()), device="cpu"))
 
 
 @dataclass(frozen=True)

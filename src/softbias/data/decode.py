@@ -25,6 +25,7 @@ from typing import IO, NamedTuple, TypeVar
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from softbias import environment
 from softbias.data.modes import UPRIGHT, orientation_of, to_rgb
 from softbias.data.resizing import Images, check_resize_mode, resized
 from softbias.errors import SoftbiasError
@@ -142,7 +143,7 @@ def in_order(
     Pillow's warnings (damaged EXIF, large pictures) are silent meanwhile: `decode` has its own limit. The filter is set
     here and not in the function, because that is not safe in threads.
     """
-    workers = workers or 2 * (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    workers = workers or 2 * environment.count_cores()
     pool = ThreadPoolExecutor(workers)
     waiting: deque[Future[Result]] = deque()
     try:

@@ -7,7 +7,6 @@ stretch   the whole picture, with another aspect ratio
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from softbias import environment
 from softbias.errors import unknown_name
 
 Images = NDArray[np.uint8]
@@ -59,7 +59,7 @@ def resize_all(images: Images, size: tuple[int, int], resize_mode: str) -> Image
         for index in range(start, min(start + AT_ONCE, len(images))):
             filled[index] = np.asarray(resized(Image.fromarray(images[index]), size, resize_mode))
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(environment.count_cores()) as pool:
         list(pool.map(fill, range(0, len(images), AT_ONCE)))
     return filled
 

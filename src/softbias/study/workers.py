@@ -101,7 +101,7 @@ class WorkerPool:
         if settings.device in ("auto", "cuda") and torch.cuda.is_available():
             named = environment.variable("CUDA_VISIBLE_DEVICES")
             gpus = named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
-        threads = max(1, (os.cpu_count() or 1) // jobs) if gpus else 1
+        threads = max(1, environment.count_cores() // jobs) if gpus else 1
         log = settings.store / ".logs" / f"workers-{os.getpid()}.log"
         self.workers = []
         for number in range(jobs):
