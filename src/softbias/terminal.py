@@ -56,6 +56,15 @@ def echo(*lines: object, file: IO[str] | None = None, flush: bool = False) -> No
         print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=flush)
 
 
+def counted(count: int, word: str) -> str:
+    """A number of things in words.
+
+    >>> counted(1, "step"), counted(2000, "step")
+    ('1 step', '2,000 steps')
+    """
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
 def show_count(done: int, total: int) -> None:
     """How much of a long work is done, in a line of the terminal that each call replaces; elsewhere nothing."""
     if sys.stderr.isatty():

@@ -17,6 +17,9 @@ from softbias.app.state import AppState
 from softbias.cli import main
 from softbias.models import backbones, create_model
 from softbias.models.backbones import Backbone
+from softbias.pages.wording import text
+from softbias.runs.partial import PartialRunSpec
+from softbias.runs.resolve import resolve
 from softbias.runs.start import Start
 from softbias.sklearn import SoftbiasClassifier
 from softbias.study.spec import read_study
@@ -133,3 +136,22 @@ def test_an_arm_starts_from_weights_that_the_study_keeps(images, weights, tmp_pa
     finally:
         (weights / "moved.safetensors").rename(moved)
     assert len(again.runs) == 4 and not again.failed, "found by its hash, and not looked up again"
+
+
+def test_the_terminal_names_the_start_whoever_named_it(run, images, weights, tmp_path, capsys):
+    file = str(weights / "deit_nano.safetensors")
+    common = ["fit", str(images), "--recipe", "quick", "--steps", "1", "--device", "cpu"]
+    assert main([*common, "--model", "deit_nano", "--weights", file, "--out", str(tmp_path / "named")]) == 0
+    assert f"start from pretrained weights {TINY.repository} (license mit)" in capsys.readouterr().out
+    assert main([*common, "--start", str(run.path), "--out", str(tmp_path / "run")]) == 0
+    assert f"start from the model of {run.path.name}" in capsys.readouterr().out
+
+
+def test_a_model_that_began_with_pretrained_weights_is_fine_tuned_again_as_they_are(run, images, tmp_path):
+    partial = PartialRunSpec(data=str(images), start=str(run.path)).completed()
+    assert partial.recipe == "finetune" and partial.start.kind == "run"
+    assert PartialRunSpec(data=str(images), start=str(run.path), recipe="quick").completed().recipe == "quick"
+    found = resolve(partial, "cpu")
+    assert found.spec.recipe.frozen_blocks and found.minutes and found.advice[-1].kind == "finetuning-cost"
+    assert "--minutes" in text(found.advice[-1]) and "--minutes" not in text(resolve(partial, "cpu", minutes=2).advice[-1])
+    assert PartialRunSpec(data=str(images), start=str(run.path)).completed(run.spec).recipe == run.spec.recipe

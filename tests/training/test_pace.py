@@ -25,7 +25,7 @@ def simulate(monkeypatch, cost, planned: int) -> tuple[int, float]:
     monkeypatch.setattr(pace, "clock", lambda: now[0])
     accelerator = SimpleNamespace(device=SimpleNamespace(type="cpu"), num_processes=1)
     plan = SimpleNamespace(accelerator=accelerator, batches=SimpleNamespace(total_steps=MOST))
-    state = SimpleNamespace(step=0, elapsed=0.0, minutes=MINUTES, total_steps=planned)
+    state = SimpleNamespace(step=0, elapsed=0.0, minutes=MINUTES, total_steps=planned, corrected=(0, 0.0))
     timed = Pace(plan, state, Display())
     while state.step < state.total_steps:
         now[0] += cost(state.step, now[0])
@@ -60,8 +60,8 @@ def test_the_plan_never_exceeds_the_epochs_of_the_recipe(monkeypatch):
 
 
 def test_a_plan_is_corrected_a_few_times():
-    assert sum(is_due(step, 60) for step in range(61)) == len(CORRECTIONS) and is_due(1, 1)
-    assert sum(is_due(step, 5000) for step in range(5001)) == len(CORRECTIONS) + 6
+    assert sum(is_due(step, 60) for step in range(60)) == len(CORRECTIONS) and is_due(1, 1)
+    assert sum(is_due(step, 5000) for step in range(5000)) == len(CORRECTIONS) + 6
 
 
 def test_measuring_takes_a_small_share_of_the_time(monkeypatch):

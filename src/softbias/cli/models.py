@@ -92,7 +92,15 @@ def list_pretrained(pattern: str, *, json: bool) -> None:
         return
     numbers = ("parameters", "MB", "image")
     found = table(
-        "model", "weights", *numbers, "license", "trained on", "needs", "at hand", right=numbers, fold=("weights", "needs")
+        "model",
+        "weights",
+        *numbers,
+        "license",
+        "trained on",
+        "fine-tuning",
+        "at hand",
+        right=numbers,
+        fold=("weights", "fine-tuning"),
     )
     origins = {"folder": "in SOFTBIAS_WEIGHTS", "cache": "in the hub's cache"}
     for backbone, file in zip(chosen, files, strict=True):

@@ -45,6 +45,7 @@ def predict(
         raise SoftbiasError(f"--out takes a file named *.csv or *.json, but got {out}")
     if not files:
         raise SoftbiasError("which pictures? softbias predict MODEL FILES_OR_FOLDERS…")
+    from softbias.data.listing import counted_images
     from softbias.environment import find_device
     from softbias.runs.inference import find_image_files
     from softbias.runs.opening import find_run, open_classifier
@@ -69,7 +70,7 @@ def predict(
                 echo(cells(row.file, row.label, f"{row.confidence:.3f}", *(["low confidence"] if row.low else [])))
     else:
         write_predictions(out, counted(), classifier.output_names)
-    total = f"{count['read']:,} pictures classified, {count['low']:,} of them below {threshold:g}"
+    total = f"{counted_images(count['read'])} classified, {count['low']:,} of them below {threshold:g}"
     broken = f"; {count['broken']:,} could not be read" if count["broken"] else ""
     echo(total + broken + (f"; written to {out}" if out else ""), file=sys.stderr)
     return 1 if count["broken"] else 0

@@ -65,12 +65,23 @@ def runs(
     for row in rows:
         accuracy = "" if row["accuracy"] is None else f"{row['accuracy']:.1%}"
         minutes = "" if row["seconds"] is None else f"{row['seconds'] / 60:.1f}"
-        words = [str(row[name]) for name in ("id", "status", "data", "arm")]
+        words = [*(str(row[name]) for name in ("id", "status", "data")), short_arm(row["arm"])]
         found.add_row(*words, amount_text(row["amount"]), str(row["seed"]), accuracy, minutes, row["run"])
     make_console().print(found)
     for row in rows:
         if row["error"]:
             echo(f"{row['id']}: {row['error']}")
+
+
+def short_arm(arm: str, most: int = 3) -> str:
+    """The name of an arm with a few of its settings.
+
+    >>> short_arm("deit_tiny@ema=0.99@lr=0.001@smoothing=0@steps=3")
+    'deit_tiny@ema=0.99@lr=0.001@smoothing=0 and 1 more'
+    """
+    model, *settings = arm.split("@")
+    more = f" and {len(settings) - most} more" if len(settings) > most else ""
+    return "@".join([model, *settings[:most]]) + more
 
 
 def matches(row: dict[str, Any], **filters: str | None) -> bool:

@@ -29,7 +29,7 @@ class Backbone:
     megabytes       to download; None where that is not known
     img_size        side of the images that we give it
     model_options   that the weights need, whatever the size of the images is
-    needs           what it takes to fine-tune it
+    needs           how long it takes to fine-tune it, and where
     """
 
     model: str
@@ -59,28 +59,28 @@ APACHE = "apache-2.0"
 BACKBONES: tuple[Backbone, ...] = (
     Backbone(
         "deit_tiny", "deit_tiny_patch16_224.fb_in1k", "timm/deit_tiny_patch16_224.fb_in1k", APACHE, IMAGENET_1K, 5_717_416, 23,
-        model_options=PATCH_16, needs="a CPU: minutes",
+        model_options=PATCH_16, needs="minutes on a CPU",
     ),
     Backbone(
         "timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k", "vit_tiny_patch16_224.augreg_in21k_ft_in1k",
         "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", APACHE, IMAGENET_21K, 5_717_416, 23, mean=HALF, std=HALF,
-        needs="a CPU: minutes",
+        needs="minutes on a CPU",
     ),
     Backbone(
         "convit_tiny", "convit_tiny.fb_in1k", "timm/convit_tiny.fb_in1k", APACHE, IMAGENET_1K, 5_710_512, 23,
-        model_options=PATCH_16, needs="a CPU: minutes",
+        model_options=PATCH_16, needs="minutes on a CPU",
     ),
     Backbone(
         "deit_small", "deit_small_patch16_224.fb_in1k", "timm/deit_small_patch16_224.fb_in1k", APACHE, IMAGENET_1K, 22_050_664,
-        88, model_options=PATCH_16, needs="a GPU: minutes",
+        88, model_options=PATCH_16, needs="minutes on a GPU",
     ),
     Backbone(
         "timm:vit_small_patch14_dinov2.lvd142m", "vit_small_patch14_dinov2.lvd142m", "timm/vit_small_patch14_dinov2.lvd142m",
-        APACHE, "LVD-142M, without labels", 22_056_192, 88, needs="a GPU: minutes; its positions are for 518 pixels",
+        APACHE, "LVD-142M, without labels", 22_056_192, 88, needs="minutes on a GPU; its positions are for 518 pixels",
     ),
     Backbone(
         "resnet50", "resnet50.a1_in1k", "timm/resnet50.a1_in1k", APACHE, IMAGENET_1K, 25_557_032, 102,
-        model_options={"stem": "large"}, needs="a GPU: minutes",
+        model_options={"stem": "large"}, needs="minutes on a GPU",
     ),
 )  # fmt: skip
 ON_CPU = ("deit_tiny", "timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k", "convit_tiny")

@@ -16,9 +16,12 @@ HELP = "with a few thousand photographs, pretrained weights usually help most"
 def start_chosen(kind: str, name: str | None = None, **more: Any) -> str:
     if kind == "scratch":
         return f"start from scratch: {why_scratch(name=name, **more)}"
+    if kind == "run":
+        return f"start from the model of {name}"
     model = f"model {more['model']}, " if more.get("model") else ""
     learned = f"{more['trained_on']}, " if more.get("trained_on") else ""
-    text = f"{model}start from pretrained weights {name} ({learned}license {more['license']}), {ORIGINS[more['origin']]}"
+    origin = f", {ORIGINS[more['origin']]}" if more.get("origin") else ""
+    text = f"{model}start from pretrained weights {name} ({learned}license {more['license']}){origin}"
     if more.get("better") is None:
         return text
     size = in_megabytes(more.get("better_megabytes"))
@@ -36,7 +39,7 @@ def why_scratch(
 ) -> str:
     """The reason, and what it would cost to do better."""
     size = in_megabytes(megabytes)
-    fetch = f"a file of {name} ({size}) can be given with --weights, or lie in the folder SOFTBIAS_WEIGHTS; {HELP}"
+    fetch = f"{HELP}: name a file of {name} ({size}) with --weights, or put it into the folder SOFTBIAS_WEIGHTS"
     reasons = {
         "no-weights": f"no pretrained weights are known for {model}; softbias models --pretrained lists models that have some",
         "offline": f"no pretrained weights are at hand, and the network is switched off; {fetch}",

@@ -13,7 +13,7 @@ from softbias.pages.start_wording import start_chosen
 
 
 def epochs_in_words(epochs: float) -> str:
-    return f"{epochs:g} epoch{'' if epochs == 1 else 's'}"
+    return f"{epochs:.4g} epoch{'' if epochs == 1 else 's'}"
 
 
 def model_chosen(
@@ -80,9 +80,11 @@ def finetuning_cost(
     memory: float,
     minutes: float | None = None,
     used_at: int | None = None,
+    named: bool = False,
 ) -> str:
     blocks = f"the last {trained} of {frozen + trained} blocks" if frozen else "all weights"
-    time = "" if minutes is None else f"about {minutes:g} minutes (--minutes changes that), "
+    hint = "" if named else " (--minutes changes that)"
+    time = "" if minutes is None else f"about {minutes:g} minute{'' if minutes == 1 else 's'}{hint}, "
     how = "" if precision == "auto" else f" in {precision}"
     use = "" if used_at is None else f" for use at {used_at}"
     return f"fine-tuning {blocks} at {img_size} pixels{use}{how}: {time}about {memory / 1e9:.1f} GB of memory"
@@ -141,7 +143,8 @@ def copies_in_words(count: int, groups: int, copies: str) -> str:
 
 
 def copies_together(groups: int, count: int, torn: int, torn_count: int, largest: int) -> str:
-    kept = f"{count:,} pictures are near copies of one another: each of their {groups:,} groups is kept in one split"
+    whole = "they are" if groups == 1 else f"each of their {groups:,} groups is"
+    kept = f"{count:,} pictures are near copies of one another: {whole} kept in one split"
     if not torn:
         return kept
     spread = (

@@ -144,8 +144,8 @@ def patch_of(partial: PartialRunSpec) -> int | None:
     return patch if isinstance(patch, int) else None
 
 
-def cost_note(spec: RunSpec, n_train: int, data: Dataset, minutes: float | None) -> Note:
-    """What will be trained, and what it takes; without minutes the time is not known."""
+def cost_note(spec: RunSpec, n_train: int, data: Dataset, minutes: float | None, *, named: bool = False) -> Note:
+    """What will be trained, and what it takes; without minutes the time is not known. named: whether the user named them."""
     recipe, side, whole = (
         spec.recipe,
         spec.recipe.train_size or max(data.img_size),
@@ -161,7 +161,7 @@ def cost_note(spec: RunSpec, n_train: int, data: Dataset, minutes: float | None)
     }
     values |= {"used_at": max(data.img_size)} if recipe.train_size else {}
     values |= {"memory": memory_of(recipe, n_train, max(side, whole), values_of(shape, side) * trained)}
-    return Note("finetuning-cost", values if minutes is None else {**values, "minutes": minutes})
+    return Note("finetuning-cost", values if minutes is None else {**values, "minutes": minutes, "named": named})
 
 
 def values_of(shape: Shape, side: int) -> int:

@@ -161,12 +161,13 @@ def run_start(run: str) -> StartChoice:
             f"is no {folder / 'config.json'}"
         )
     config = config_of(folder)
-    known = None
+    began = Start()
     if (path / "config.yaml").is_file():
-        known = read_config(path / "config.yaml").start.license
-    start = Start("run", path.resolve().name, run, None, weight_files.digest(folder), known, **preprocessing_of(folder, config))
+        began = read_config(path / "config.yaml").start
+    stated = preprocessing_of(folder, config)
+    start = Start("run", path.resolve().name, run, None, weight_files.digest(folder), began.license, **stated)
     name = f"hf:{folder}" if "model_type" in config else config.get("softbias", {}).get("name") or "saved"
-    return StartChoice(start, name)
+    return StartChoice(start, name, tuned=began.kind == "pretrained" or began.license is not None)
 
 
 def preprocessing_of(folder: Path, config: ModelConfig) -> dict[str, Any]:

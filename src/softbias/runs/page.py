@@ -28,7 +28,7 @@ from softbias.pages.format import duration, interval, memory, percent, share, sh
 from softbias.pages.html import data_uri, render
 from softbias.pages.static import confusion_png
 from softbias.pages.theme import DPI, PALETTE
-from softbias.pages.wording import text
+from softbias.pages.wording import epochs_in_words, text
 from softbias.runs.galleries import draw_maps, galleries, recorded
 from softbias.runs.neighbors import neighbors_section
 from softbias.runs.printed import cost_rows, next_steps, run_title, score_rows, verdict, worst_first
@@ -36,6 +36,7 @@ from softbias.runs.run import Run
 from softbias.runs.start import Start, describe
 from softbias.schema import from_plain
 from softbias.stats import wilson
+from softbias.terminal import counted
 from softbias.training.evaluate import Labels, Probabilities
 
 VERSIONS = ("softbias", "python", "torch", "torchvision", "timm", "numpy")
@@ -122,6 +123,7 @@ def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tu
     size = " × ".join(map(str, summary["img_size"]))
     part = f", {share(summary['train_fraction'])} of the training pictures" if summary["train_fraction"] < 1 else ""
     part = f", {summary['per_class']} training pictures per class" if summary.get("per_class") else part
+    steps = counted(summary["steps"], "step")
     weighted = ", classes weighted because their sizes differ" if summary.get("class_weights") else ""
     rows = [
         ("Model", f"{summary['model']}, {summary['parameters']:,} parameters"),
@@ -132,7 +134,7 @@ def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tu
         ("Objective", f"{summary['objective']}{weighted}"),
         *([("Regularizers", ", ".join(summary["regularize"]))] if summary.get("regularize") else []),
         ("Seed", str(summary["seed"])),
-        ("Training", f"{summary['steps']:,} steps, {summary['epochs']:.4g} epochs in {duration(summary['seconds'])}"),
+        ("Training", f"{steps}, {epochs_in_words(summary['epochs'])} in {duration(summary['seconds'])}"),
         ("Speed", f"{summary['images_per_second']:,.0f} images/s"),
     ]
     if summary.get("best_epoch"):

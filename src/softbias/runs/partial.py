@@ -58,7 +58,7 @@ class PartialRunSpec(Checked):
     def completed(self, config: RunSpec | None = None) -> PartialRunSpec:
         """With the fields that a config, a run to start from and named weights bring; mistakes and contradictions are refused
         here, before any image is read."""
-        found = self.with_run().with_config(config).with_weights()
+        found = self.with_run(config).with_config(config).with_weights()
         if found.data is None:
             raise SoftbiasError("which pictures? Name a folder, a CSV file, arrays or a named set")
         if Path(found.data).exists():
@@ -66,8 +66,9 @@ class PartialRunSpec(Checked):
         found.check()
         return found
 
-    def with_run(self) -> PartialRunSpec:
-        """With the model of the run to start from, and the size of its images."""
+    def with_run(self, config: RunSpec | None) -> PartialRunSpec:
+        """With the model of the run to start from, and the size of its images; one that began with pretrained weights is
+        fine-tuned as they are, unless a recipe is named."""
         if isinstance(self.start, Start) or self.start in WORDS:
             return self
         if self.weights is not None:
@@ -77,7 +78,8 @@ class PartialRunSpec(Checked):
         found = run_start(self.start)
         if self.model not in (None, found.model):
             raise SoftbiasError(f"--start {self.start} brings its own model, {found.model}; leave out --model {self.model}")
-        return self.with_start(found)
+        tunes = found.tuned and self.recipe is None and config is None and not self.is_pretext and self.finetune != "linear"
+        return replace(self.with_start(found), recipe=finetuning.RECIPE if tunes else self.recipe)
 
     def with_weights(self) -> PartialRunSpec:
         """With the model that named weights are for."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from softbias.pages import wording
 from softbias.pages.format import duration, interval, memory, percent
-from softbias.terminal import make_console
+from softbias.terminal import counted, make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -162,7 +162,8 @@ def without_test(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 def cost_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     speed, steps = f"{summary['images_per_second']:,.0f} images/s", summary["steps"]
-    rows = [("Speed", speed, f"{steps:,} steps, {summary['epochs']:.4g} epochs in {duration(summary['seconds'])}")]
+    length = f"{counted(steps, 'step')}, {wording.epochs_in_words(summary['epochs'])}"
+    rows = [("Speed", speed, f"{length} in {duration(summary['seconds'])}")]
     if summary.get("peak_memory"):
         rows += [("Peak memory", memory(summary["peak_memory"]), f"of {summary.get('peak_memory_of', 'the device')}")]
     return rows

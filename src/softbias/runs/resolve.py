@@ -20,6 +20,7 @@ from softbias.notes import Note
 from softbias.runs import automatic, feature_learning, finetuning
 from softbias.runs.partial import PartialRunSpec
 from softbias.runs.spec import RunSpec
+from softbias.runs.start import Start, start_note
 from softbias.training.objectives import find_objective
 from softbias.training.recipe import find_recipe
 
@@ -91,7 +92,9 @@ def resolve(
     assert spec is not None
     if not start.learned and (not model_named or (pretext and as_chosen and not options_named)):
         notes.append(choice.reasons[0])
-    if not recipe_named and suits and spec.recipe.epochs == choice.recipe.epochs and not spec.recipe.steps:
+    if not recipe_named and minutes is not None and not spec.recipe.steps:  # time ends it before
+        notes.append(Note("recipe-chosen", {"recipe": choice.recipe_name, "epochs": spec.recipe.epochs, "why": "limit"}))
+    elif not recipe_named and suits and spec.recipe.epochs == choice.recipe.epochs and not spec.recipe.steps:
         notes.append(choice.reasons[-1])
     elif not recipe_named:
         notes.append(Note("recipe-chosen", {"recipe": choice.recipe_name, "epochs": spec.recipe.epochs}))
@@ -101,9 +104,10 @@ def resolve(
     advice = tuple(give_advice(spec, seconds, choice.recipe.epochs)) if advise else ()
     if choice.recipe_name == finetuning.RECIPE and (tunes or not recipe_named):
         fixed = {"epochs", "steps"} & set(partial.overrides)
-        minutes = finetuning.CPU_MINUTES if device == "cpu" and minutes is None and not fixed else minutes
+        chosen = finetuning.CPU_MINUTES if device == "cpu" and minutes is None and not fixed else None
         if spec.finetune != "linear":
-            advice += (finetuning.cost_note(spec, n_train, data, minutes),)
+            advice += (finetuning.cost_note(spec, n_train, data, chosen or minutes, named=chosen is None),)
+        minutes = chosen or minutes
     return Resolved(spec, data, tuple(notes), advice, minutes)
 
 
@@ -131,6 +135,8 @@ def read_images(
     if partial.settled_start is None:
         partial, more = with_chosen_start(partial, device, source, data)
         notes += more
+    elif isinstance(partial.start, Start) and partial.start.learned:
+        notes.append(start_note(partial.start))
     elif partial.start == "auto" and not partial.is_pretext:
         notes.append(Note("start-chosen", {"kind": "scratch", "why": "no-weights", "model": partial.model}))
     own = min(data.img_size) if data is not None else None if source is None else source.size

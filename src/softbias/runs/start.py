@@ -71,6 +71,7 @@ class StartChoice:
     """A start, the model that takes its weights (None: any), the options that they need, and why it was chosen.
 
     unfit   files that are named like weights and are not: they were left out
+    tuned   whether it is a run that began with pretrained weights
     """
 
     start: Start
@@ -78,10 +79,16 @@ class StartChoice:
     model_options: Mapping[str, Any] = field(default_factory=dict)
     note: Note | None = None
     unfit: tuple[Note, ...] = ()
+    tuned: bool = False
 
     @property
     def notes(self) -> tuple[Note, ...]:
         return self.unfit if self.note is None else (*self.unfit, self.note)
+
+
+def start_note(start: Start) -> Note:
+    """What a run begins with, for a start that the user or a config named."""
+    return Note("start-chosen", {"kind": start.kind, "name": start.name or start.path, "license": start.license or "not known"})
 
 
 def identity(start: Mapping[str, Any]) -> dict[str, Any]:

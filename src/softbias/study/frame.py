@@ -176,7 +176,7 @@ def derived_arms(specs: Mapping[str, RunSpec]) -> dict[str, str]:
         by_model.setdefault(spec.model, {})[id] = spec
     for model, group in by_model.items():
         settings = {id: flat_settings(spec) for id, spec in group.items()}
-        names = sorted({name for inner in settings.values() for name in inner})
+        names = sorted({name for inner in settings.values() for name in inner}, key=lambda name: (name != "start", name))
         differing = [name for name in names if differs(name, group, settings)]
         for id, inner in settings.items():
             found[id] = "@".join([model, *(f"{name}={inner.get(name, 'default')}" for name in differing)])

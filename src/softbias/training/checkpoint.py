@@ -96,6 +96,7 @@ class TrainingMeta(Meta):
     seconds: float
     elapsed: float
     minutes: float | None
+    corrected: tuple[int, float]
     total_steps: int
     best: Best | None
     scaler: NotRequired[dict[str, Any]]
@@ -108,6 +109,7 @@ class State:
     sums           what the steps of the epoch under way returned (`step.step_names`)
     seconds        time spent on steps; elapsed: on evaluations and checkpoints, too
     minutes        time that the user gave; total_steps follows from it, see `pace`
+    corrected      step and elapsed time when total_steps was decided last
     best_weights   of the best epoch, in the memory of the CPU; empty if they are not kept
     """
 
@@ -120,6 +122,7 @@ class State:
     seconds: float = 0.0
     elapsed: float = 0.0
     minutes: float | None = None
+    corrected: tuple[int, float] = (0, 0.0)
     best: Best = field(default_factory=Best)
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     scaler: Any = None
@@ -147,7 +150,7 @@ class State:
         tensors["sums"] = self.sums
         best = vars(self.best) if self.best.epoch else None
         meta: dict[str, Any] = {"seconds": self.seconds, "elapsed": self.elapsed, "minutes": self.minutes}
-        meta |= {"total_steps": self.total_steps, "best": best}
+        meta |= {"corrected": self.corrected, "total_steps": self.total_steps, "best": best}
         if self.scaler is not None:
             meta["scaler"] = self.scaler.state_dict()
         write(folder, self.step, tensors, meta)
@@ -176,7 +179,8 @@ class State:
                 tensor.copy_(averaged[name])
         self.sums.copy_(tensors["sums"])
         self.step, self.total_steps = meta["step"], meta["total_steps"]
-        self.seconds, self.elapsed, self.minutes = meta["seconds"], meta["elapsed"], meta["minutes"]
+        self.seconds, self.elapsed = meta["seconds"], meta["elapsed"]
+        self.minutes, self.corrected = meta["minutes"], meta["corrected"]
         self.best = meta["best"] or Best()
         self.best_weights = part("best", tensors)
         if self.scaler is not None and "scaler" in meta:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from softbias.regularizers.attach import attached
+from softbias.terminal import counted
 from softbias.training.acceleration import agreed
 from softbias.training.optim import build_optimizer
 from softbias.training.step import supports_cuda_graph
@@ -31,8 +32,9 @@ CORRECTIONS = (0.1, 0.2, 0.4, 0.6, 0.8, 0.9)  # shares of the planned steps afte
 FIRST = 8  # before these shares it is corrected after 8, 16, 32, … steps: the plan itself may be far too long
 SLACK = 0.9  # of the time is planned at first: evaluations and checkpoints take the rest
 MEASURED = 0.03  # of the time may pass while the first steps are measured
+LEAST = 3  # steps before the first correction: the first step warms up
 STEPS = 12  # that are measured at most
-NOTABLE = 0.2  # a larger change of the number of steps is printed
+NOTABLE = 0.2  # a larger change of the number of steps is printed; the end is moved only for more steps than this share
 clock = time.perf_counter
 
 
@@ -67,14 +69,12 @@ def measure_steps(plan: TrainingPlan, steps: int, most: float = math.inf) -> lis
 class Pace:
     """The time of a run, and the steps that are left in it.
 
-    begun          when the run would have begun if it had never been stopped
-    step, seconds  of the run at the last correction
+    begun   when the run would have begun if it had never been stopped
     """
 
     def __init__(self, plan: TrainingPlan, state: State, display: Display) -> None:
         self.plan, self.state, self.display = plan, state, display
         self.begun = clock() - state.elapsed
-        self.step, self.seconds = state.step, state.elapsed
 
     def correct(self) -> bool:
         """Count the time; whether the number of steps was decided anew."""
@@ -85,16 +85,18 @@ class Pace:
         state.elapsed = clock() - self.begun
         if not due or state.minutes is None:
             return False
-        per_step = (state.elapsed - self.seconds) / (state.step - self.step)
+        step, seconds = state.corrected
+        per_step = (state.elapsed - seconds) / (state.step - step)
         more = max(0.0, 60 * state.minutes - state.elapsed) / max(per_step, 1e-9)
-        most = self.plan.batches.total_steps
-        before = state.total_steps
+        most, before = self.plan.batches.total_steps, state.total_steps
+        if state.step == before and more < NOTABLE * before:  # the learning rate has come to its end
+            more = 0.0
         state.total_steps = int(agreed(accelerator, max(state.step, min(most, state.step + int(more)))))
-        self.step, self.seconds = state.step, state.elapsed
+        state.corrected = (state.step, state.elapsed)
         if state.total_steps != before:
             self.display.start(state.step, state.total_steps)
         if abs(state.total_steps - before) > NOTABLE * before:
-            self.display.message(f"{state.total_steps:,} steps instead of {before:,}: one takes {per_step:.2g} s now")
+            self.display.message(f"{counted(state.total_steps, 'step')} instead of {before:,}: one takes {per_step:.2g} s now")
         return True
 
 
@@ -103,6 +105,10 @@ def is_due(step: int, total: int) -> bool:
 
     >>> [step for step in range(200) if is_due(step, 200)]
     [8, 16, 20, 40, 80, 120, 160, 180]
+    >>> is_due(200, 200)
+    True
     """
+    if step == total:  # there may be time for more
+        return True
     early = FIRST <= step < CORRECTIONS[0] * total and step.bit_count() == 1  # a power of two
-    return early or any(step == math.ceil(share * total) for share in CORRECTIONS)
+    return early or (step >= LEAST and any(step == math.ceil(share * total) for share in CORRECTIONS))

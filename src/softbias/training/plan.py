@@ -20,6 +20,7 @@ from softbias.models.inspect import unwrap
 from softbias.regularizers import parse_regularizers
 from softbias.regularizers.attach import Regularized
 from softbias.schema import Checked
+from softbias.terminal import counted
 from softbias.training.acceleration import agreed
 from softbias.training.batches import Batches, SplitImages
 from softbias.training.checkpoint import Keep, State
@@ -186,10 +187,8 @@ def prepare(plan: TrainingPlan, display: Display, minutes: float | None = None) 
     if not graph:
         model, optimizer = accelerator.prepare(model, optimizer)
     take_step = plan.make_step(model, optimizer, graph=graph)
-    display.message(
-        f"{state.total_steps:,} steps of {batches.batch_size} pictures on {accelerator.device.type}, {take_step.name}"
-        + (", compiled" if compiles else "")
-    )
+    how = [accelerator.device.type, *([take_step.name] if graph else []), *(["compiled"] if compiles else [])]
+    display.message(f"{counted(state.total_steps, 'step')} of {batches.batch_size} pictures on {', '.join(how)}")
     plan.set_mode()
     return Prepared(
         plan, state, regularized, take_step,
