@@ -46,7 +46,10 @@ def recipe_chosen(
     crop: str | None = None,
     batch_size: int | None = None,
     images: int | None = None,
+    steps: int | None = None,
 ) -> str:
+    if steps is not None:
+        return f"recipe {recipe} with {steps:,} step{'' if steps == 1 else 's'}"
     if why == "paper":
         return f"recipe {recipe}, as in its paper"
     if why == "limit":

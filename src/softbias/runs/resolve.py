@@ -97,7 +97,8 @@ def resolve(
     elif not recipe_named and suits and spec.recipe.epochs == choice.recipe.epochs and not spec.recipe.steps:
         notes.append(choice.reasons[-1])
     elif not recipe_named:
-        notes.append(Note("recipe-chosen", {"recipe": choice.recipe_name, "epochs": spec.recipe.epochs}))
+        length = {"steps": spec.recipe.steps} if spec.recipe.steps else {}
+        notes.append(Note("recipe-chosen", {"recipe": choice.recipe_name, "epochs": spec.recipe.epochs, **length}))
     if not recipe_named and suits and choice.strength is not None:
         notes.append(choice.strength)
     seconds = choice.seconds(n_train, spec.recipe) if as_chosen and minutes is None else None
