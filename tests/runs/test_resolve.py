@@ -93,7 +93,7 @@ def test_parts_of_a_batch_are_not_checked_against_a_batch_that_is_not_known_yet(
         PartialRunSpec(data="x", overrides={"accumulate": 3, "batch_size": 64}).completed()
 
 
-def test_a_length_in_steps_is_said_in_steps():
+def test_a_length_in_steps_is_printed_in_steps():
     found = resolve(PartialRunSpec(data="fashion", start="scratch", overrides={"steps": 430}).completed(), "cpu")
     printed = [text(note) for note in found.notes if note.kind == "recipe-chosen"]
     assert len(printed) == 1 and "430 steps" in printed[0] and "epoch" not in printed[0]
