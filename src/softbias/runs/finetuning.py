@@ -11,6 +11,7 @@ training by about 8/7, which gains some points (Touvron et al., 2019). All of th
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,14 @@ def recipe_for(model: str, device: str, n_train: int) -> Recipe:
     else:
         suiting |= {"epochs": float(round(min(max(GPU_IMAGES / n_train, GPU_EPOCHS[0]), GPU_EPOCHS[1]))), **GPU_RECIPE}
     return preset.with_overrides(suiting if shape.depth else suiting | NO_BLOCKS)
+
+
+def frozen_for(recipe: Recipe, options: Mapping[str, Any]) -> Recipe:
+    """The recipe with the share of frozen blocks for a model whose options change its depth."""
+    depth = options.get("depth")
+    if not isinstance(depth, int) or not recipe.frozen_blocks:
+        return recipe
+    return recipe.with_overrides({"frozen_blocks": depth // FROZEN})
 
 
 @dataclass(frozen=True)
@@ -152,7 +161,7 @@ def cost_note(spec: RunSpec, n_train: int, data: Dataset, minutes: float | None,
         0 if data.whole is None else data.whole.images.shape[1],
     )
     shape = shape_of(spec.model)
-    trained = max(0, shape.depth - recipe.frozen_blocks)
+    trained = max(0, int(spec.model_options.get("depth", shape.depth)) - recipe.frozen_blocks)
     values: dict[str, Any] = {
         "img_size": side,
         "frozen": recipe.frozen_blocks,

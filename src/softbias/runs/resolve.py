@@ -79,6 +79,8 @@ def resolve(
     if choice.recipe_name == finetuning.RECIPE and start.kind == "pretrained":
         side = finetuning.train_side(choice.model, data.img_size, finetuning.patch_of(partial))
         choice = replace(choice, recipe=replace(choice.recipe, train_size=side))
+    if choice.recipe_name == finetuning.RECIPE:
+        choice = replace(choice, recipe=finetuning.frozen_for(choice.recipe, partial.model_options))
     if tunes:
         partial = replace(partial, recipe=choice.recipe)
     options_named = bool(partial.model_options)
