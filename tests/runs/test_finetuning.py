@@ -21,6 +21,7 @@ from softbias.pages.wording import text
 from softbias.runs import finetuning
 from softbias.runs.finetuning import Shape, cost_note, recipe_for, shape_of, side_for, train_side, whole_side
 from softbias.runs.fit import fit
+from softbias.runs.page import facts
 from softbias.runs.partial import PartialRunSpec
 from softbias.runs.resolve import resolve
 from softbias.runs.run import Run
@@ -47,6 +48,12 @@ def test_on_a_gpu_all_blocks_learn_from_mixed_images():
     assert recipe.frozen_blocks == 0 and recipe.layer_decay < 1 and recipe.ema and recipe.augmentation.mixes
     assert recipe.precision == "auto" and recipe.epochs == 150
     assert recipe_for("deit_tiny", "cuda", 50_000).epochs == 20 and recipe_for("deit_tiny", "cuda", 4000).epochs == 100
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_few_images_are_seen_in_as_many_steps_as_learning_takes(device):
+    one_batch, some = recipe_for("deit_tiny", device, 100), recipe_for("deit_tiny", device, 500)
+    assert one_batch.epochs == 300 and some.epochs * (500 // some.batch_size) >= 300  # 100 images are one batch an epoch
 
 
 def test_a_model_without_blocks_is_trained_as_a_whole():
@@ -88,6 +95,7 @@ def test_a_model_trained_at_a_smaller_size_is_used_saved_and_scored_at_its_own(i
         "regularize": ("distance:layer=2,weight=0.1",),
     }
     result = tuned(image_folder, tmp_path / "run", **more, probe_every=1, display=Looking())
+    assert "24 × 24 in training" in dict(facts(result.summary, {}))["Pictures"]
     assert result.model.spec.img_size == (32, 32) and result.summary["img_size"] == [32, 32] and seen[-1] is not None
     run = Run(tmp_path / "run")
     assert run.classifier().img_size == (32, 32)

@@ -11,6 +11,7 @@ training by about 8/7, which gains some points (Touvron et al., 2019). All of th
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ WHOLE_BYTES = 4 * 2**30  # that whole pictures may take, on disk and in memory
 GPU_RECIPE = {"layer_decay": 0.75, "mixup": 0.8, "mix_probability": 1.0}
 NO_BLOCKS = {"layer_decay": 1.0, "drop_path": 0.0}  # what a model without blocks cannot have
 GPU_IMAGES, GPU_EPOCHS = 400_000, (20.0, 150.0)  # seen in one training on a GPU, and the limits of its epochs
+LEAST_STEPS = 300  # of a training, however few images there are
 PROCESS_BYTES = 1.5e9  # of Python, torch and evaluation in large batches; measured, see results/finetuning.md
 BYTES_PER_VALUE = 34  # that training keeps for a token, a block and a channel, in bf16 (Korthikanti et al., 2022)
 
@@ -43,13 +45,16 @@ BYTES_PER_VALUE = 34  # that training keeps for a token, a block and a channel, 
 def recipe_for(model: str, device: str, n_train: int) -> Recipe:
     """The recipe `finetune` as it suits the device; `train_side` adds the size of the images in training."""
     preset, shape = find_recipe(RECIPE), shape_of(model)
-    suiting: dict[str, Any] = {}
+    suiting: dict[str, Any]
+    epochs = preset.epochs
     if device == "cpu":
         from softbias.kernels.torch_api import cpu_has_bf16
 
-        suiting |= {"frozen_blocks": shape.depth // FROZEN, "precision": "bf16" if cpu_has_bf16() else "fp32"}
+        suiting = {"frozen_blocks": shape.depth // FROZEN, "precision": "bf16" if cpu_has_bf16() else "fp32"}
     else:
-        suiting |= {"epochs": float(round(min(max(GPU_IMAGES / n_train, GPU_EPOCHS[0]), GPU_EPOCHS[1]))), **GPU_RECIPE}
+        epochs, suiting = min(max(GPU_IMAGES / n_train, GPU_EPOCHS[0]), GPU_EPOCHS[1]), dict(GPU_RECIPE)
+    least = LEAST_STEPS / max(1, n_train // preset.batch_size)
+    suiting |= {"epochs": float(math.ceil(max(epochs, least)))}
     return preset.with_overrides(suiting if shape.depth else suiting | NO_BLOCKS)
 
 

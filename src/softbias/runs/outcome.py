@@ -90,6 +90,7 @@ def finish(
         "macs": count_macs(model, 3, *data.img_size),
         "pictures": {"train": len(split.train), "val": 0 if split.val is None else len(split.val)},
         "img_size": list(data.img_size),
+        "train_size": spec.recipe.train_size,
         "steps": state.step,
         "epochs": state.step / batches.steps_per_epoch,
         "seconds": state.seconds,

@@ -121,6 +121,8 @@ def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tu
     """What was trained, on what, for how long, with what."""
     counts = {split: n for split, n in summary["pictures"].items() if n}
     size = " × ".join(map(str, summary["img_size"]))
+    side = summary.get("train_size")
+    smaller = f", {side} × {side} in training" if side else ""
     part = f", {share(summary['train_fraction'])} of the training pictures" if summary["train_fraction"] < 1 else ""
     part = f", {summary['per_class']} training pictures per class" if summary.get("per_class") else part
     steps = counted(summary["steps"], "step")
@@ -130,7 +132,7 @@ def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tu
         ("Start", describe(from_plain(Start, summary.get("start", {}), "summary.json: start"))),
         *([("Attention", f"converted to {summary['convert']}")] if summary.get("convert") else []),
         ("Data", f"{summary['data']}{part}"),
-        ("Pictures", f"{', '.join(f'{n:,} {split}' for split, n in counts.items())}; {size} pixels"),
+        ("Pictures", f"{', '.join(f'{n:,} {split}' for split, n in counts.items())}; {size} pixels{smaller}"),
         ("Objective", f"{summary['objective']}{weighted}"),
         *([("Regularizers", ", ".join(summary["regularize"]))] if summary.get("regularize") else []),
         ("Seed", str(summary["seed"])),

@@ -225,6 +225,7 @@ class Summary(TypedDict):
     parameters: int
     pictures: ImageCounts
     img_size: tuple[int, int]
+    train_size: NotRequired[int | None]
     steps: int
     epochs: float
     seconds: float
