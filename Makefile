@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-demo: $(CHECKED)  ## compare three small models; writes demo/report.html
+demo: $(CHECKED)  ## compare small models with and without soft biases; writes demo/report.html
 	$(BIN)/softbias demo
 
 test: lint  ## lint, types and tests: what every change must pass

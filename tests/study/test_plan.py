@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -33,6 +34,17 @@ def test_equal_steps_are_those_of_all_the_data_and_warm_up_as_long(little_study)
 def test_epochs_as_budget_leave_small_fractions_fewer_steps(little_study):
     runs = study_runs(little_study(budget="epochs", overrides={"steps": None, "epochs": 4}))
     assert {run.spec.recipe.steps for run in runs} == {None} and {run.spec.recipe.epochs for run in runs} == {4.0}
+
+
+def test_mixing_by_views_is_the_same_for_all_arms_and_for_small_fractions_alone(little_study):
+    spec = replace(little_study(fractions=(0.2, 1.0)), mixing="views")
+    recipe = spec.recipe.with_overrides({"steps": 100, "mixup": 0.3})
+    runs = study_runs(replace(spec, recipe=replace(recipe, batch_size=4)))
+    seen = {run.spec.train_fraction: (run.spec.recipe.augmentation.mixup, run.spec.recipe.augmentation.cutmix) for run in runs}
+    assert len(runs) == 2 * len(spec.arms) * len(spec.seeds)
+    assert seen == {0.2: (0.8, 1.0), 1.0: (0.0, 0.0)}
+    left = study_runs(replace(spec, recipe=recipe, mixing="recipe"))
+    assert {run.spec.recipe.augmentation.mixup for run in left} == {0.3}
 
 
 def test_equal_flops_give_a_cheaper_model_more_steps(little_study):

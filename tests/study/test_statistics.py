@@ -317,6 +317,15 @@ def test_a_difference_that_holds_is_the_headline():
     assert found.more[0].startswith("With all the data, no difference between")
 
 
+def test_the_headline_is_about_the_first_arm_if_it_has_a_supported_difference():
+    scores = {"a": 0.70, "b": 0.60, "c": 0.75, "d": 0.50}
+    cells = {(arm, 0.1): [score, score + 0.02, score + 0.01 + k / 1000] for k, (arm, score) in enumerate(scores.items())}
+    compared = compare_arms(frame_of(cells), correct=without_images)
+    found = headline(compared, "a")
+    assert found.supported and "a beats d by 19.9" in found.text  # and not c, by 24.9
+    assert "c beats d" in headline(compared, "c").text and "c beats d" in headline(compared).text
+
+
 def test_without_a_difference_the_headline_says_how_large_one_would_have_to_be():
     found = says({("a", 0.1): [0.50, 0.60, 0.55], ("b", 0.1): [0.58, 0.52, 0.57]})
     assert "3 seeds" in found.text and not found.supported

@@ -43,7 +43,7 @@ COMMANDS = {
     "data cache": "show or clear the folder of decoded pictures",
     "bench": "images per second beside timm's",
     "report": "write the page about a study or about runs",
-    "demo": "compare three small models, and see the report",
+    "demo": "compare small models with and without soft biases, and see the report",
 }
 MODULES = {  # of commands whose module has another name
     "pretrain": "fit", "evaluate": "predict", "export": "predict", "recipes": "models", "report": "runs",

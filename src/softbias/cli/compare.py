@@ -120,7 +120,7 @@ def changed(spec: StudySpec, options: StudyOptions, line: CommandLine) -> StudyS
 
 
 def demo(out: FilePath = Path("demo"), picture: bool = False) -> int:
-    """Compare three nano models on a small embedded set, in a few minutes on two cores, and write a report.
+    """Compare nano models with and without soft biases on a small embedded set, in minutes on two cores, and write a report.
 
     Stop at any time; the same command continues.
 

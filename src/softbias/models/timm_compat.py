@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from timm.models import build_model_with_cfg, register_model
 from timm.models.resnet import BasicBlock, Bottleneck
 from timm.models.resnet import ResNet as TimmResNet
-from torch import nn
+from torch import Tensor, nn
 
 from softbias.models.presets import BUILT_IN, preset_spec, timm_cfg
 from softbias.models.spec import ResNetSpec, spec_from_dict
@@ -57,6 +58,12 @@ class ResNet(TimmResNet):
             nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
             self.add_module("conv1", stem)
             self.add_module("maxpool", nn.Identity())
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        if x.device.type == "cpu":  # convolutions take a quarter less time there with channels last
+            x = x.contiguous(memory_format=torch.channels_last)
+        out: Tensor = super().forward_features(x)
+        return out
 
 
 def prefixed(name: str) -> str:

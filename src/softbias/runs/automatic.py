@@ -36,7 +36,7 @@ SECONDS_PER_IMAGE = {  # of one core in training: for each image, each of its to
     "resnet_nano": (0.0, 5e-5, 3.5e-8),
 }
 MIXED_FROM = 15  # epochs: what a model on a CPU sees more often than this, it learns by heart unless it is mixed
-MIXED = {"mixup": 0.8, "cutmix": 1.0}
+MIXED = {"mixup": 0.8, "cutmix": 1.0}  # for every image
 GPU_PATCHES = {
     "soft_tiny": 640e6,
     "soft_small": 360e6,
@@ -135,6 +135,12 @@ def on_cpu(n_train: int, img_size: tuple[int, int], cores: int, objective: str, 
         strength = Note("strength-chosen", {"level": "mixed", "epochs": round(times_seen(recipe, n_train, named), 1)})
     reasons = model_note(model, "cpu", img_size, patch is not None, patch, tokens), Note("recipe-chosen", values)
     return Choice(model, recipe, name, options, speed, reasons, strength)
+
+
+def mixed_by_views(recipe: Recipe, n_train: int) -> Recipe:
+    """The recipe with mixup and CutMix for every image if it shows each image often, and for none otherwise."""
+    often = times_seen(recipe, n_train, {}) >= MIXED_FROM
+    return recipe.with_overrides(MIXED if often else dict.fromkeys(MIXED, 0.0))
 
 
 def times_seen(recipe: Recipe, n_train: int, named: Mapping[str, Any]) -> float:

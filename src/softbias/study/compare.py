@@ -76,7 +76,8 @@ class Comparison:
     @property
     def headline(self) -> str:
         """The first sentence of the report: a supported difference, or that there is none."""
-        return headline(self.differences).text
+        first = next((run.arm for run in self.plan.runs if run.spec.recipe.objective == "supervised"), None)
+        return headline(self.differences, first).text
 
     def _repr_html_(self) -> str:
         tables, legend = accuracy_tables(self.runs)

@@ -6,7 +6,9 @@
 3. With three or more seeds a difference counts as supported if both sources of variation agree: the paired t test over
    seeds gives p < 0.05 after Holm's correction over all comparisons of the study, and the 95 % interval of the paired
    bootstrap over test images leaves out zero (where the runs have predictions).
-4. Otherwise the sentence says that no difference could be shown, and how large one would have had to be.
+4. Of several supported differences the sentence names the largest of the first arm, which the study is about; if it has none,
+   the largest of all.
+5. Otherwise the sentence says that no difference could be shown, and how large one would have had to be.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ RULES = (
     "With three or more seeds a difference counts as supported if both sources of variation agree: the paired t test over "
     "seeds has p < 0.05 after Holm’s correction over all comparisons of the study, and the 95 % interval over test pictures "
     "leaves out zero.",
+    "Of several supported differences the first sentence names the largest of the first model.",
 )
 
 
@@ -40,8 +43,11 @@ class Headline:
     more: tuple[str, ...] = ()
 
 
-def headline(comparisons: pd.DataFrame) -> Headline:
-    """The sentence for a table of `compare_arms`: the first supported difference, from little data to much."""
+def headline(comparisons: pd.DataFrame, about: str | None = None) -> Headline:
+    """The sentence for a table of `compare_arms`: the first supported difference, from little data to much.
+
+    about   the arm that the study is about, its first one; None: any
+    """
     if not len(comparisons):
         return Headline("There is one model only: nothing to compare.", False)
     most = int(comparisons["n"].max())
@@ -54,7 +60,7 @@ def headline(comparisons: pd.DataFrame) -> Headline:
     for key, cell in comparisons.groupby(["data", "amount"], sort=False):
         data, amount = cast("tuple[str, float]", key)
         where = f"{with_amount(amount)}{f' of {data}' if several else ''}"
-        found = sentence(cell[cell["n"] > 1], where[0].upper() + where[1:])
+        found = sentence(cell[cell["n"] > 1], where[0].upper() + where[1:], about)
         sentences += [] if found is None else [found]
     first = next((index for index, (_, supported) in enumerate(sentences) if supported), None)
     if first is None:
@@ -76,12 +82,13 @@ def with_amount(amount: float) -> str:
     return "with all the data" if amount == 1 else f"with {of_the_data(amount)}"
 
 
-def sentence(cell: pd.DataFrame, where: str) -> tuple[str, bool] | None:
-    """About one data set at one amount: the largest supported difference, or else the largest of all."""
+def sentence(cell: pd.DataFrame, where: str, about: str | None) -> tuple[str, bool] | None:
+    """About one data set at one amount: the largest supported difference of an arm, or of any, or else the largest of all."""
     if not len(cell):
         return None
     supported = cell[cell["supported"]]
-    rows = supported if len(supported) else cell
+    own = supported[(supported["arm"] == about) | (supported["other"] == about)]
+    rows = own if len(own) else supported if len(supported) else cell
     row = max(each(rows), key=lambda one: abs(one.difference))
     better, worse = (row.arm, row.other) if row.difference >= 0 else (row.other, row.arm)
     half = (row.seeds_high - row.seeds_low) / 2

@@ -17,6 +17,7 @@ from softbias.errors import SoftbiasError
 from softbias.files import write_text
 from softbias.json_file import MOST_BYTES_OF_TABLES, read_json
 from softbias.pages.format import amount_text
+from softbias.runs import automatic
 from softbias.runs.spec import RunSpec
 from softbias.runs.start import SAME_STORE, Start
 from softbias.schema import from_plain
@@ -75,6 +76,8 @@ def study_runs(spec: StudySpec, chosen: Chosen | None = None) -> list[PlannedRun
                         finetune=arm.finetune or ("full" if start.learned or arm.pretrain else None),
                     )  # fmt: skip
                     own = replace(own, recipe=with_budget(spec, arm, own, images, ratio))
+                    if spec.mixing == "views":
+                        own = replace(own, recipe=automatic.mixed_by_views(own.recipe, count_train(own, images)))
                     needs = pretraining(arm, own) if arm.pretrain else None
                     if needs:
                         runs.setdefault(needs.id, needs)
@@ -136,10 +139,14 @@ def with_budget(spec: StudySpec, arm: Arm, own: RunSpec, images: Dataset, ratio:
     return replace(recipe, steps=steps, warmup_epochs=round(warmup / steps_per_epoch(own, images), 6))
 
 
-def steps_per_epoch(run: RunSpec, images: Dataset) -> int:
+def count_train(run: RunSpec, images: Dataset) -> int:
     from softbias.runs.prepare import make_split
 
-    count = len(make_split(images, run).train)
+    return len(make_split(images, run).train)
+
+
+def steps_per_epoch(run: RunSpec, images: Dataset) -> int:
+    count = count_train(run, images)
     return max(1, count // min(run.recipe.batch_size, count))
 
 

@@ -63,6 +63,8 @@ class StudySpec(Checked):
     per_class   instead of fractions, the numbers of training images of each class (all there are, where fewer)
     budget      "steps": every run takes the steps of a run on all the data; "epochs": the recipe's epochs at every
                 fraction; "flops": the steps that cost as much as the first arm's
+    mixing      "recipe": as the recipe says; "views": mixup and CutMix for every image in runs that see each image often (15
+                times or more), and for none in other runs, as `fit` does on a CPU
     tune        trials that every arm may spend on its learning rate and weight decay, on a validation part of the training data
     store       the folder of the runs, relative to the study's; "runs" inside it if not given
     warnings    sentences that a reader must know before the results, such as data that stand in for others
@@ -77,6 +79,7 @@ class StudySpec(Checked):
     seeds: Annotated[tuple[Seed, ...], Length(1, MOST_RUNS)] = (0, 1, 2)
     recipe: Recipe = field(default_factory=Recipe)
     budget: Budget = "steps"
+    mixing: Literal["recipe", "views"] = "recipe"
     tune: Trials = 0
     data_options: Mapping[str, Any] = field(default_factory=dict)
     store: ShortText | None = None
@@ -150,7 +153,7 @@ class StudySpec(Checked):
 
 def extended(old: StudySpec, new: StudySpec) -> StudySpec:
     """The old study with the new arms, data, amounts of it and seeds; other settings must be the same."""
-    plain = ("budget", "tune", "data_options", "store")
+    plain = ("budget", "mixing", "tune", "data_options", "store")
     if bool(old.per_class) != bool(new.per_class):
         raise DifferentStudyError("one of them has shares of the training pictures, the other numbers of each class")
     different = [name for name in ("recipe", *plain) if getattr(old, name) != getattr(new, name)]

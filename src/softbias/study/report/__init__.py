@@ -105,7 +105,7 @@ def render_report(results: Results, sections: list[dict[str, Any]], published: T
         title=(study.title or study.name) if study else f"{len(material.runs)} runs compared",
         question=study.question if study else "",
         source=study.source if study else "",
-        headline=headline(results.comparisons),
+        headline=headline(results.comparisons, study.arms[0].name if study else None),
         rules=RULES,
         notes=study.notes if study else (),
         notices=notices(material),
