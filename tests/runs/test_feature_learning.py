@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import softbias
+from softbias.checksums import DamagedError
 from softbias.cli import main
 from softbias.data import load_dataset
 from softbias.runs import automatic
@@ -115,6 +117,18 @@ def test_the_page_shows_neighbors_and_how_to_go_on(learned, tmp_path):
     data = load_dataset("fashion")
     split = run.split(data)
     assert set(found.index) <= set(split.test) and set(found.neighbors.flat) <= set(split.train)
+
+
+def test_a_damaged_file_of_neighbors_is_refused_and_made_again(learned, tmp_path):
+    out = tmp_path / "run"
+    shutil.copytree(learned / "views", out)
+    content = bytearray(Run(out).neighbors_path.read_bytes())
+    content[len(content) // 2] ^= 1
+    Run(out).neighbors_path.write_bytes(content)
+    with pytest.raises(DamagedError):
+        Run(out).page()
+    fit(recipe="views", out=out, resume=True, **GIVEN)
+    assert Run(out).neighbors_path.read_bytes() == Run(learned / "views").neighbors_path.read_bytes()
 
 
 @pytest.mark.parametrize(("accuracy", "good"), [(0.7, True), (0.52, False), (0.4, False)])

@@ -90,6 +90,12 @@ def test_a_head_comes_and_goes_and_leaves_the_features(model, options):
     assert not any(name.startswith(("head", "fc")) for name, _ in built.named_parameters() if "fc_norm" not in name)
 
 
+def test_a_model_of_hugging_face_is_refused(tmp_path, hugging_face_vit):
+    hugging_face_vit(3, hidden_size=32, intermediate_size=64).save_pretrained(tmp_path / "vit")
+    with pytest.raises(SoftbiasError):
+        install_head(create_model(f"hf:{tmp_path / 'vit'}"), Views())
+
+
 def test_a_model_without_a_linear_head_is_refused():
     model = create_model("timm:deit_tiny_distilled_patch16_224", num_classes=5, img_size=32, depth=1, patch_size=8)
     with pytest.raises(SoftbiasError):

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from softbias.checksums import verify_file
 from softbias.data.array_files import ArrayFiles
 from softbias.data.dataset import Dataset
 from softbias.data.splits import Split
@@ -56,6 +57,8 @@ class NeighborRows:
         shape = (len(found.index), *found.neighbors.shape[1:2]) if found.index.ndim == 1 else ()
         if not whole or found.neighbors.ndim != 2 or not found.neighbors.shape == found.similarity.shape == shape:
             raise SoftbiasError(f"{path}: neighbors and similarity must be a row of numbers for each picture of index")
+        if min(found.index.min(initial=0), found.neighbors.min(initial=0)) < 0:
+            raise SoftbiasError(f"{path}: a picture has a number from 0 on, but some are negative")
         return found
 
 
@@ -75,6 +78,7 @@ def neighbors_section(path: Path, data: Dataset | None) -> dict[str, Any] | None
     """For the page: a row per picture, with the picture itself and its neighbors; None for a run without them."""
     if not path.is_file():
         return None
+    verify_file(path)
     found = NeighborRows.read(path)
     if data is None or max(found.index.max(initial=0), found.neighbors.max(initial=0)) >= len(data):
         return {"missing": "The pictures themselves are not shown: the data set was not available when this page was written."}

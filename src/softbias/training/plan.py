@@ -180,9 +180,8 @@ def prepare(plan: TrainingPlan, display: Display, minutes: float | None = None) 
         state.total_steps = int(agreed(accelerator, steps_within(plan, minutes)))
         if plan.folder is not None and accelerator.is_main_process:
             state.save(plan.folder)  # a run that is killed from now on has this plan when it continues
-    compiles = should_compile(
-        regularized, recipe, accelerator.device, state.total_steps * batches.batch_size, batches.images.size
-    )
+    inputs = state.total_steps * batches.batch_size * batches.objective.views(recipe)
+    compiles = should_compile(regularized, recipe, accelerator.device, inputs, batches.images.size)
     model: nn.Module = torch.compile(regularized) if compiles else regularized  # type: ignore[assignment]
     if not graph:
         model, optimizer = accelerator.prepare(model, optimizer)

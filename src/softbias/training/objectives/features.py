@@ -50,10 +50,10 @@ class FeatureObjective(Objective):
 def install_head(model: Any, objective: Objective) -> None:
     """Put the objective's own head into the position of the model's linear one."""
     linear = model.get_classifier()
-    if not isinstance(linear, nn.Linear):
+    if not isinstance(linear, nn.Linear) or not hasattr(model, "forward_features"):
         raise SoftbiasError(
-            f"a model learns without labels by a linear head, but {type(model).__name__} has {type(linear).__name__}; take "
-            "a model of softbias, or one of timm's vision transformers"
+            "features are learned by models of softbias and timm with one linear head, but this is "
+            f"{type(model).__name__}; take another --model, or --objective rotation"
         )
     name = next(name for name, module in model.named_modules() if module is linear)
     head = objective.make_head(linear)
