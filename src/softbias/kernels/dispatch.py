@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from softbias import environment
 from softbias.kernels import depthwise, distance, gated, masked, short_seq, triton_api
 from softbias.kernels.launching import has_large_smem
 from softbias.kernels.torch_api import constant_when_compiled, exporting, memory_efficient_attention
@@ -29,6 +30,7 @@ Fused = Callable[..., Tensor]
 
 _enabled = True
 _recent: dict[int, bool] = {}  # by the device's number
+DEPTHWISE = environment.is_on("SOFTBIAS_DEPTHWISE_KERNEL")
 
 
 @contextmanager
@@ -114,9 +116,10 @@ def penalized(q: Tensor) -> Callable[..., tuple[Tensor, Tensor, Tensor]] | None:
 def depthwise_gelu(tokens: Tensor) -> Fused | None:
     """program(x, shift, weight, bias, height, width): a depth-wise convolution between two GELUs.  # (B, N, C) -> (B, N, C)
 
-    Ask with the tokens before the linear layer that makes x; autocast may give x another of the types.
+    Ask with the tokens before the linear layer that makes x; autocast may give x another of the types. Only where a user asks
+    for it: it has never run on a GPU, so neither its speed nor its compilation there is known.
     """
-    return depthwise.depthwise_gelu if available(tokens, (*HALF, torch.float32)) else None
+    return depthwise.depthwise_gelu if DEPTHWISE and available(tokens, (*HALF, torch.float32)) else None
 
 
 def dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, scale: float) -> Tensor:

@@ -83,8 +83,8 @@ class DepthwiseFeedForward(FeedForward):
 
         h = gelu(W₁ x),    out = W₂ (h + gelu(D h)),    D a 3 × 3 depth-wise convolution over the grid, zero beyond its borders
 
-    Prefix tokens have no neighbors: they pass the convolution by. On a GPU all between W₁ and W₂ is one program, which adds the
-    bias of W₁, too.
+    Prefix tokens have no neighbors: they pass the convolution by. On a GPU all between W₁ and W₂ may be one program, which adds
+    the bias of W₁, too (`dispatch.depthwise_gelu`).
     """
 
     has_fused: ClassVar[bool] = True
