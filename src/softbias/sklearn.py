@@ -26,6 +26,7 @@ from softbias.data.decode import decode, in_order
 from softbias.data.resizing import check_resize_mode, resize_all
 from softbias.environment import find_device
 from softbias.errors import SoftbiasError
+from softbias.pages.wording import text
 from softbias.runs.fit import run_fit
 from softbias.runs.opening import open_classifier
 from softbias.runs.partial import check_conversion
@@ -114,6 +115,8 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             convert=self.convert,
         )
         display = choose(quiet=not self.verbose)
+        for note in found.notes:
+            display.message(text(note))
         with tempfile.TemporaryDirectory(prefix="softbias-") as folder:
             path = Path(self.out) if self.out is not None else Path(folder) / "run"
             result = run_fit(spec, path, data=data, display=display, device=self.device, trackers=(), baseline=False)

@@ -111,13 +111,21 @@ def test_it_can_be_explained_probed_and_exported(run, images, tmp_path):
     assert softbias.export(run.classifier().model, tmp_path / "model.onnx").is_file()
 
 
-def test_an_estimator_starts_from_weights(images):
+def test_an_estimator_starts_from_weights_and_says_so(images, capsys):
     X = [str(file) for file in sorted(images.glob("*/*.png"))]
     y = [Path(file).parent.name for file in X]
     options = {"recipe_options": {"epochs": 1}, "device": "cpu"}
-    fitted = SoftbiasClassifier("deit_nano", start="pretrained", **options).fit(X, y)
+    fitted = SoftbiasClassifier("deit_nano", start="pretrained", verbose=True, **options).fit(X, y)
+    assert TINY.repository in capsys.readouterr().out
     assert fitted.classifier_.mean == MEAN and fitted.classifier_.img_size == (32, 32)
     assert fitted.get_params()["start"] == "pretrained" and len(fitted.predict(X)) == 24
+
+
+def test_a_comparison_names_the_weights_of_its_arms(images, tmp_path, capsys):
+    arms = "deit_nano@start=pretrained@name=learned,deit_nano@patch_size=8@img_size=32"
+    command = ["compare", str(images), "--models", arms, "--recipe", "quick", "--steps", "2", "--device", "cpu"]
+    assert main([*command, "--out", str(tmp_path / "study"), "--dry-run", "--no-estimate"]) == 0
+    assert f"learned: start from pretrained weights {TINY.repository} (license mit)" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from softbias.errors import describe_error
 from softbias.files import require_writable
 from softbias.pages.format import count
 from softbias.pages.wording import text
+from softbias.runs.start import Start, start_note
 from softbias.runs.store import Store
 from softbias.schema import checked_arguments
 from softbias.study.arms import Arm, arms_from
@@ -121,6 +122,9 @@ def run_study(
     settings = ExecutionSettings(store.path, device, baseline, checkpoints=checkpoints)
     check_models(spec.arms)
     spec = with_starts(spec, environment.find_device(device))
+    for arm in spec.arms:
+        if isinstance(arm.start, Start) and arm.start.learned:
+            display.message(f"{arm.name}: {text(start_note(arm.start))}")
     if not dry_run:
         require_writable(out)
         require_writable(store.path)
