@@ -165,7 +165,7 @@ def test_what_is_open_is_chosen_for_the_device(image_folder):
         found = resolve(partial, "cpu")
         assert found.spec.data_options["img_size"] == 112 and found.spec.data_options["crop_from"] == 134  # 60 × 40
         assert found.spec.recipe.train_size == 96
-        assert found.spec.recipe.frozen_blocks == 4 and found.minutes == finetuning.CPU_MINUTES
+        assert found.spec.recipe.frozen_blocks == 4 and 6 < found.minutes < finetuning.ALL_MINUTES
         assert found.data.whole is not None and found.advice[-1].kind == "finetuning-cost"
     again = resolve(PartialRunSpec(**given).completed(found.spec), "cpu")  # as --resume does
     assert again.spec == found.spec and again.minutes is None

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from softbias.runs.spec import RunSpec
 
 RECIPE = "finetune"
-CPU_MINUTES = 5.5  # of training on a CPU, where the user gives neither a time nor a length
+ALL_MINUTES, LEAST_MINUTES = 7.3, 3.0  # that a fine-tuning on a CPU takes in all, and its training at least
+SECONDS_AFTER, SECONDS_PER_TEST = 35.0, 0.01  # after the training: baseline, page and files, and for every test image
 PRETRAINED_SIDE = 224  # pixels; a model of this side gets another one, as the device and the pictures suggest
 GPU_SIDE, CPU_SIDE, CPU_SMALL_SIDE = 256, 192, 112  # of the model in use; the last one for small pictures, see SMALL
 SMALL = 64  # pixels: pictures below this side gain nothing from CPU_SIDE
@@ -64,6 +65,16 @@ def frozen_for(recipe: Recipe, options: Mapping[str, Any]) -> Recipe:
     if not isinstance(depth, int) or not recipe.frozen_blocks:
         return recipe
     return recipe.with_overrides({"frozen_blocks": depth // FROZEN})
+
+
+def cpu_minutes(seconds_before: float, n_test: int) -> float:
+    """Of training on a CPU, where the user gives neither a time nor a length: what is left of ALL_MINUTES.
+
+    >>> cpu_minutes(10, 500), cpu_minutes(10, 2500), cpu_minutes(3600, 0)
+    (6.5, 6.1, 3.0)
+    """
+    after = SECONDS_AFTER + SECONDS_PER_TEST * n_test
+    return round(max(LEAST_MINUTES, ALL_MINUTES - (seconds_before + after) / 60), 1)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,7 @@ def resolve(
     minutes   a limit for training; with it, no estimate of the time is needed
     advise    whether to look for advice
     """
+    started = time.perf_counter()
     partial, data, notes = read_images(partial, device, data, progress)
     import torch
 
@@ -107,7 +109,9 @@ def resolve(
     advice = tuple(give_advice(spec, seconds, choice.recipe.epochs)) if advise else ()
     if choice.recipe_name == finetuning.RECIPE and (tunes or not recipe_named):
         fixed = {"epochs", "steps"} & set(partial.overrides)
-        chosen = finetuning.CPU_MINUTES if device == "cpu" and minutes is None and not fixed else None
+        free = device == "cpu" and minutes is None and not fixed
+        held_out = len(data.splits.get("test", ()))
+        chosen = finetuning.cpu_minutes(time.perf_counter() - started, held_out) if free else None
         if spec.finetune != "linear":
             advice += (finetuning.cost_note(spec, n_train, data, chosen or minutes, named=chosen is None),)
         minutes = chosen or minutes
