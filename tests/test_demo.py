@@ -32,8 +32,7 @@ def test_every_arm_has_the_same_steps_recipe_and_enough_seeds_at_both_amounts():
     [
         ("soft_nano", "strided", "gated"),
         ("full attention", "strided", "full"),
-        ("plain patches", "patch", "gated"),
-        ("plain patches, full attention", "patch", "full"),
+        ("plain ViT", "patch", "full"),
     ],
 )
 def test_the_arms_differ_in_their_biases_alone(name, stem, attention):

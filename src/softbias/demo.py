@@ -1,9 +1,9 @@
 """The demo: what soft biases are worth where pictures are few, on the embedded set, in minutes on two cores of a CPU.
 
-Five nano models at 500 and 5,000 pictures, with four seeds: 40 runs of 450 steps in batches of 64, with one core each and two
-at a time. `soft_nano` has two soft biases, a stem of overlapping convolutions and gated attention. The next three arms lack one
-of them, or both: the last is a plain ViT of the same width and depth. `resnet_nano` stands for hard biases; it has the stem for
-large images, with which it costs as much as `soft_nano`. The report adds a logistic regression on raw pixels.
+Four nano models at 500 and 5,000 pictures, with five seeds: 40 runs of 450 steps in batches of 64, with one core each and two
+at a time. `soft_nano` has a stem of overlapping convolutions and gated attention. The second arm has full attention, and
+the third lacks both: it is a plain ViT of the same width and depth. `resnet_nano` has the stem for large images, with which it
+costs as much as `soft_nano`. The report adds a logistic regression on raw pixels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from softbias.training.recipe import find_recipe
 if TYPE_CHECKING:
     from softbias.models.inspect import Inspection
 
-STEPS, SEEDS, JOBS = 450, 4, 2
+STEPS, SEEDS, JOBS = 450, 5, 2
 
 
 def demo_study() -> StudySpec:
@@ -30,8 +30,7 @@ def demo_study() -> StudySpec:
         arms=(
             Arm("soft_nano", "soft_nano"),
             Arm("full attention", "soft_nano", {"biased_blocks": 0}),
-            Arm("plain patches", "soft_nano", {"stem": "patch"}),
-            Arm("plain patches, full attention", "soft_nano", {"stem": "patch", "biased_blocks": 0}),
+            Arm("plain ViT", "soft_nano", {"stem": "patch", "biased_blocks": 0}),
             Arm("resnet_nano", "resnet_nano", {"stem": "large"}),
         ),
         fractions=(0.1, 1.0),
@@ -42,6 +41,8 @@ def demo_study() -> StudySpec:
             f"Every run takes {STEPS} steps of 64 pictures, so that 10 % of the pictures are seen ten times as often; these "
             "are mixed with each other (mixup, CutMix). All models have one recipe. This is a demonstration of a few minutes, "
             "and no model is trained to its end.",
+            "The models and the number of seeds were settled after a look at the results of seeds 0 to 3, so the p values of "
+            "these seeds are too small. Other seeds give a fair test.",
         ),
     )
 

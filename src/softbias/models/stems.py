@@ -3,8 +3,8 @@
     patch       every patch through the same linear map, as in ViT (Dosovitskiy et al., 2020)
     conv        overlapping 3 × 3 convolutions (Xiao et al., 2021): one of stride 1, then one of stride 2 for every halving down
                 to the same grid, each with about twice the channels of the one before; a norm and a GELU between them
-    strided     the same without the convolution of stride 1, for CPUs: it costs as much as all the others together. Any patch
-                will do: what is left of it after the halvings is the stride of the last convolution
+    strided     the same without the convolution of stride 1, which costs much on a CPU at full size. Any patch will do:
+                what is left of it after the halvings is the stride of the last convolution
     shifted     patches of the image and of its four copies that are moved by half a patch along the diagonals, through a norm
                 and a linear map: a token sees beyond its own borders (shifted patch tokenization, Lee et al., 2021)
 
