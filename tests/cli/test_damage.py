@@ -84,7 +84,7 @@ def test_damaged_weights_to_start_from_are_one_line(run, image_folder, tmp_path,
     copy = tmp_path / "weights"
     shutil.copytree(run / "model", copy)
     damage(copy / "model.safetensors", how)
-    model = ["--model", "convit_nano", "--model-option", "patch_size=8", "--img-size", "32", "--device", "cpu", *SHORT]
+    model = ["--model", "soft_nano", "--model-option", "patch_size=8", "--img-size", "32", "--device", "cpu", *SHORT]
     begin = ["fit", str(image_folder), *model, "--out", str(tmp_path / "out"), "--quiet", "--weights"]
     for weights in (copy, copy / "model.safetensors"):
         assert str(weights) in refused([*begin, str(weights)], capsys)
