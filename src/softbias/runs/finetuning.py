@@ -59,12 +59,15 @@ def recipe_for(model: str, device: str, n_train: int) -> Recipe:
     return preset.with_overrides(suiting if shape.depth else suiting | NO_BLOCKS)
 
 
-def frozen_for(recipe: Recipe, options: Mapping[str, Any]) -> Recipe:
-    """The recipe with the share of frozen blocks for a model whose options change its depth."""
-    depth = options.get("depth")
-    if not isinstance(depth, int) or not recipe.frozen_blocks:
-        return recipe
-    return recipe.with_overrides({"frozen_blocks": depth // FROZEN})
+def suited(recipe: Recipe, model: str, options: Mapping[str, Any], start: str, img_size: tuple[int, int]) -> Recipe:
+    """The recipe for a model with these options, which is used at `img_size`: the size of training for pretrained weights, and
+    the share of frozen blocks where the options change the depth."""
+    depth, changes = options.get("depth"), dict[str, Any]()
+    if start == "pretrained":
+        changes["train_size"] = train_side(model, img_size, patch_in(options))
+    if isinstance(depth, int) and recipe.frozen_blocks:
+        changes["frozen_blocks"] = depth // FROZEN
+    return recipe.with_overrides(changes)
 
 
 def cpu_minutes(seconds_before: float, n_test: int) -> float:
@@ -156,16 +159,18 @@ def data_options(partial: PartialRunSpec, device: str, source: Source | None, ow
     crops = {partial.overrides.get(name, "resized") for name in ("crop", "augmentation.crop")} == {"resized"}
     if crops and partial.recipe in (None, RECIPE) and source is not None and isinstance(side, int):
         trained = (
-            partial.overrides.get("train_size") or train_side(partial.model or "", (side, side), patch_of(partial)) or side
+            partial.overrides.get("train_size")
+            or train_side(partial.model or "", (side, side), patch_in(partial.model_options))
+            or side
         )
         larger = whole_side(trained, source, options.get("resize_mode"))
         options |= {} if larger is None or "crop_from" in options else {"crop_from": larger}
     return options
 
 
-def patch_of(partial: PartialRunSpec) -> int | None:
+def patch_in(options: Mapping[str, Any]) -> int | None:
     """The side of the patches, where the user or the weights name it."""
-    patch = partial.model_options.get("patch_size")
+    patch = options.get("patch_size")
     return patch if isinstance(patch, int) else None
 
 

@@ -78,11 +78,9 @@ def resolve(
     else:
         weights_for = partial.model if start.kind == "pretrained" or tunes else None
         choice = automatic.choose(*facts, objective=partial.objective, pretrained=weights_for, named=partial.overrides)
-    if choice.recipe_name == finetuning.RECIPE and start.kind == "pretrained":
-        side = finetuning.train_side(choice.model, data.img_size, finetuning.patch_of(partial))
-        choice = replace(choice, recipe=replace(choice.recipe, train_size=side))
     if choice.recipe_name == finetuning.RECIPE:
-        choice = replace(choice, recipe=finetuning.frozen_for(choice.recipe, partial.model_options))
+        suited = finetuning.suited(choice.recipe, choice.model, partial.model_options, start.kind, data.img_size)
+        choice = replace(choice, recipe=suited)
     if tunes:
         partial = replace(partial, recipe=choice.recipe)
     options_named = bool(partial.model_options)
