@@ -26,7 +26,6 @@ VARIABLES: dict[str, str] = {
     "SOFTBIAS_WEIGHTS": "folder of pretrained weights; a file is named as timm names them: `deit_tiny_patch16_224.safetensors`",
     "SOFTBIAS_CHECKPOINT_SECONDS": "seconds between two checkpoints, for machines that may be taken away",
     "SOFTBIAS_TOKEN": "the token of `softbias app`'s address; without it, or `--token`, each start makes a new one",
-    "SOFTBIAS_DEPTHWISE_KERNEL": '1: `feed_forward="dwconv"` takes our kernel, which no GPU has run yet',
     "SOFTBIAS_DEBUG": "if set, a user's mistake shows its traceback, too",
     "SOFTBIAS_OFFLINE": "1: no request leaves this machine: neither weights nor data sets are looked for in the network",
     "HF_HUB_OFFLINE": "1: no weights are fetched from Hugging Face, and it is not asked whether it answers",

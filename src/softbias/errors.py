@@ -7,7 +7,7 @@ ours and shows its traceback. A subclass exists where a caller decides by it; no
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class SoftbiasError(ValueError):
@@ -58,3 +58,18 @@ def in_one_line(error: Exception) -> str:
     'No such file or directory'
     """
     return getattr(error, "strerror", None) or " ".join(str(error).split())
+
+
+MOST_NAMED = 3  # tensors in a message
+
+
+class UnfitWeightsError(SoftbiasError):
+    """Weights whose names or shapes are not those of the model.
+
+    differences   some of them, in words
+    """
+
+    def __init__(self, wrong: Sequence[str], hint: str = "") -> None:
+        more = f" and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+        self.differences = "; ".join(wrong[:MOST_NAMED]) + more
+        super().__init__(f"the weights do not fit: {self.differences}{hint}")

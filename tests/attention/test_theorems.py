@@ -137,6 +137,17 @@ def test_a_mask_of_ones_with_the_frobenius_norm_is_linear_attention():
     close(layer(x), layer.merge((q @ (k.mT @ v)) / norms), 1e-6)
 
 
+def test_a_mask_that_is_not_learned_stays_and_the_rest_learns():
+    layer = Masked(16, 4, Grid(3, 5, prefix=1), kernel="ones", rank=1, learned=False)
+    before = layer.mask().clone()
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1, weight_decay=0.1)
+    layer(noise(2, 16, 16).float()).square().sum().backward()
+    assert layer.mask_a.grad is None and layer.mask_b.grad is None
+    assert all(parameter.grad is not None for parameter in layer.parameters() if parameter.requires_grad)
+    optimizer.step()
+    close(layer.mask(), before, 0)
+
+
 def test_skew_and_unskew_move_rows_as_they_say_and_are_inverses():
     block = noise(2, 7, 7)
     skewed, unskewed = skew(block), unskew(block)
@@ -236,6 +247,22 @@ def test_adam_reaches_the_truncated_svd_and_never_passes_it(steps):
     errors = descend("adam", steps)
     assert min(errors) <= 1.01
     assert min(errors) >= 1 - 1e-9
+
+
+def test_a_longer_fit_is_never_worse_because_the_best_factors_are_kept():
+    """Steps of .1 overshoot again and again."""
+    rolled = roll_back(kernel_map(Grid(4, 4, prefix=1)), 1).double()
+    fits = [fit_descent(rolled, 5, steps=steps) for steps in range(1, 60, 2)]
+    errors = [float((a.mT @ b - rolled).square().mean()) for a, b in fits]
+    assert all(later <= earlier for earlier, later in itertools.pairwise(errors)) and errors[-1] < errors[0] / 2
+
+
+@pytest.mark.slow
+def test_the_released_fit_on_8x8_with_a_class_token_reaches_the_optimum():
+    """Its last factors are six times worse than the best that it has seen."""
+    rolled = roll_back(kernel_map(Grid(8, 8, prefix=1)), 1).double()
+    errors = [float((a.mT @ b - rolled).square().mean()) for a, b in (fit_descent(rolled, 9), fit_svd(rolled, 9))]
+    assert errors[0] <= 1.05 * errors[1]
 
 
 @pytest.mark.parametrize("steps", [1000, pytest.param(10_000, marks=pytest.mark.slow)])

@@ -1,10 +1,11 @@
-"""Depth-wise convolution mixers: what the ETH study's "local" model really is. They are not attention and have no map.
+"""Depth-wise convolution mixers for a flat transformer. They are not attention and have no map.
 
     static    y = proj(K ⋆ value(x))          K: one k × k kernel per channel, learned
     dynamic   y = proj(K(x) ⋆ value(x))       K(x): one k × k kernel per channel and image, predicted from the mean token
 
 Han et al. (2022) show how close such mixers come to window attention: both weigh a neighborhood per channel. Attention computes
-the weights per position, the dynamic convolution per image, and the static one has fixed weights.
+the weights per position, the dynamic convolution per image, and the static one has fixed weights. Their own network, which the
+ETH study trained, has stages and other blocks: `softbias.models.dwnet`.
 
 `heads` belongs to the signature of every mechanism; a mixer has one kernel per channel and no heads.
 """

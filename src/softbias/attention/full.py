@@ -8,6 +8,9 @@ Two options make it the locality self-attention of Lee et al. (2021), which shar
 learns one factor τ of the scores per head, which starts at 1 (the paper learns τ / √D as one number), and `mask_self=True`
 forbids a token to look at itself.
 
+`dropout` sets this share of the weights to zero in training and counts the others more, as PyTorch's MultiheadAttention does
+(Vaswani et al., 2017). The map is that without dropout.
+
 PyTorch's kernels compute it without the map. For short sequences, such as the 65 tokens of an image of 32 px in patches of 4,
 our kernels are faster (`softbias.kernels.short_seq`).
 """
@@ -20,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from softbias.attention.base import Attention, Mixture
+from softbias.bounds import NotWhole
 from softbias.errors import SoftbiasError
 from softbias.grid import Grid
 from softbias.kernels import dispatch
@@ -38,11 +42,13 @@ class Full(Attention):
         *,
         temperature: bool = False,
         mask_self: bool = False,
+        dropout: NotWhole = 0.0,
         qkv_bias: bool = True,
     ) -> None:
         super().__init__(width, heads, grid, qkv_bias=qkv_bias)
         if mask_self and len(grid) < 2:
             raise SoftbiasError("mask_self=True leaves a single token nothing to look at")
+        self.dropout = dropout
         self.temperature = nn.Parameter(torch.ones(heads)) if temperature else None
         own = torch.empty(len(grid), len(grid), dtype=torch.bool) if mask_self else None
         self.register_buffer("own", own, persistent=False)
@@ -55,6 +61,11 @@ class Full(Attention):
     @property
     def plain(self) -> bool:
         return self.temperature is None and self.own is None
+
+    @property
+    def dropped(self) -> float:
+        """The share of weights that are set to zero now."""
+        return self.dropout if self.training else 0.0
 
     def attention_map(self, x: Tensor) -> Tensor:
         q, k, _ = self.project(x)
@@ -73,8 +84,8 @@ class Full(Attention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         others = None if self.own is None else ~self.own
-        return dispatch.dot_product_attention(self.sharpened(q), k, v, others, scale=self.scale)
+        return dispatch.dot_product_attention(self.sharpened(q), k, v, others, scale=self.scale, dropout=self.dropped)
 
     def fused(self, qkv: Tensor) -> Tensor | None:
-        program = dispatch.softmax_attention(qkv) if self.plain else None
+        program = dispatch.softmax_attention(qkv) if self.plain and not self.dropped else None
         return None if program is None else program(qkv, self.scale)

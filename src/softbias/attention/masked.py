@@ -4,8 +4,8 @@
     A = S ⊙ M / ‖S ⊙ M‖_F            norm="frobenius"         the paper: no softmax, signs kept, one scalar per map
     A = softmax(S + log M⁺)          norm="softmax"           rows stay probabilities: softmax(S) ⊙ M⁺, renormalized
 
-The mask starts as a kernel around each patch and is learned with everything else. M⁺ is max(M, 1e-4) in value with the
-gradient of M, so that a negative entry can recover and no row becomes empty.
+The mask starts as a kernel around each patch and is learned with everything else, or stays as it is (`learned=False`). M⁺ is
+max(M, 1e-4) in value with the gradient of M, so that a negative entry can recover and no row becomes empty.
 
 We differ from the paper's code in the fit (truncated SVD, the exact optimum, at once; `fit="adam"` is its 10,000 steps) and
 in the roll with a class token (`roll="released"` repeats its slip). The Frobenius norm is one number per image and head, so
@@ -52,6 +52,7 @@ class Masked(Attention):
         kernel: ShortText = "exp_l2",
         fit: ShortText = "svd",
         roll: ShortText = "paper",
+        learned: bool = True,
         qkv_bias: bool = True,
     ) -> None:
         super().__init__(width, heads, grid, qkv_bias=qkv_bias)
@@ -67,8 +68,8 @@ class Masked(Attention):
         kernel_map(Grid(1, 1), kernel)  # refuse an unknown kernel here, also where nothing is fitted (on "meta")
         self.norm, self.rank, self.kernel, self.fit, self.roll = norm, rank, kernel, fit, roll
         self.rows_sum_to_one = norm == "softmax"
-        self.mask_a = nn.Parameter(torch.empty(heads, rank, len(grid)))
-        self.mask_b = nn.Parameter(torch.empty(heads, rank, len(grid)))
+        self.mask_a = nn.Parameter(torch.empty(heads, rank, len(grid)), requires_grad=learned)
+        self.mask_b = nn.Parameter(torch.empty(heads, rank, len(grid)), requires_grad=learned)
         self.init_mask()
 
     @torch.no_grad()

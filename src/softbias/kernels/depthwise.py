@@ -47,8 +47,8 @@ class DepthwiseGelu(Kernel):
     Tiles: `size` channels and `other` images for each program, and strips of at most `depth` columns.
     """
 
-    forward_tiles: Tiles = Tiles(size=64, warps=1, stages=1, other=1, depth=8)
-    backward_tiles: Tiles = Tiles(size=64, warps=1, stages=1, other=2, depth=8)
+    forward_tiles: Tiles = Tiles(size=32, warps=1, stages=1, other=1, depth=8)
+    backward_tiles: Tiles = Tiles(size=128, warps=2, stages=1, other=2, depth=8)
     parameter_tiles: Tiles = Tiles(size=32, warps=4, stages=1, other=32)
 
     @planned

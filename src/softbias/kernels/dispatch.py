@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from softbias import environment
 from softbias.kernels import depthwise, distance, gated, masked, short_seq, triton_api
 from softbias.kernels.launching import has_large_smem
 from softbias.kernels.torch_api import constant_when_compiled, exporting, memory_efficient_attention
@@ -30,7 +29,6 @@ Fused = Callable[..., Tensor]
 
 _enabled = True
 _recent: dict[int, bool] = {}  # by the device's number
-DEPTHWISE = environment.is_on("SOFTBIAS_DEPTHWISE_KERNEL")
 
 
 @contextmanager
@@ -116,14 +114,15 @@ def penalized(q: Tensor) -> Callable[..., tuple[Tensor, Tensor, Tensor]] | None:
 def depthwise_gelu(tokens: Tensor) -> Fused | None:
     """program(x, shift, weight, bias, height, width): a depth-wise convolution between two GELUs.  # (B, N, C) -> (B, N, C)
 
-    Ask with the tokens before the linear layer that makes x; autocast may give x another of the types. Only where a user asks
-    for it: it has never run on a GPU, so neither its speed nor its compilation there is known.
+    Ask with the tokens before the linear layer that makes x; autocast may give x another of the types.
     """
-    return depthwise.depthwise_gelu if DEPTHWISE and available(tokens, (*HALF, torch.float32)) else None
+    return depthwise.depthwise_gelu if available(tokens, (*HALF, torch.float32)) else None
 
 
-def dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, scale: float) -> Tensor:
-    """softmax(scale · Q Kᵀ + mask) V by PyTorch's fused kernels, chosen so that gradients are sound.
+def dot_product_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, scale: float, dropout: float = 0.0
+) -> Tensor:
+    """drop(softmax(scale · Q Kᵀ + mask)) V by PyTorch's fused kernels, chosen so that gradients are sound.
 
     On Hopper PyTorch prefers cuDNN's kernel. Its backward gives NaN for the queries where the number of tokens is 64 modulo 128
     and all scores of a row are very negative (pytorch/pytorch#196678, seen with torch 2.11 on an H200). 64 is the number of
@@ -134,14 +133,15 @@ def dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None =
 
     # (B, H, N, D), (B, H, M, D), (B, H, M, E) -> (B, H, N, E)
     """
-    if q.device.type == "cpu" and q.dtype == torch.bfloat16 and mask is None and k.shape[-2] <= SHORT_ON_CPU:
+    plain = mask is None and not dropout
+    if q.device.type == "cpu" and q.dtype == torch.bfloat16 and plain and k.shape[-2] <= SHORT_ON_CPU:
         return (q * scale @ k.mT).softmax(-1) @ v
     if not (q.is_cuda and k.shape[-2] % 128 == 64 and torch.is_grad_enabled()):
-        return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-    if mask is None and taken_by_name(q, k, v):
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+    if plain and taken_by_name(q, k, v):
         return memory_efficient_attention(q, k, v, scale)
     with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
-        return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
 
 
 def taken_by_name(q: Tensor, k: Tensor, v: Tensor) -> bool:

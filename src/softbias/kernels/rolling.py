@@ -1,8 +1,8 @@
 """Low-rank masks that act like convolutions: rolling, target kernels, and fitting.
 
 A convolution's attention map is Toeplitz-like: row i is row 0 moved by i. If every row is rolled back by its index, all rows
-are nearly the same, so the map has low rank: a 3 × 3 kernel has full rank on the grid, and rank 9 once rolled. IBiT keeps a
-mask as two rolled factors, W = Aᵀ B with A, B of r rows, and un-rolls it before use:
+are nearly the same, so the map has low rank: a random 3 × 3 kernel has full rank on the grid, and rank 9 once rolled. IBiT
+keeps a mask as two rolled factors, W = Aᵀ B with A, B of r rows, and un-rolls it before use:
 
     M[i, j] = W[i, (j − i) mod N]
 
@@ -121,8 +121,9 @@ def fit_descent(
 ) -> tuple[Tensor, Tensor]:
     """IBiT's Algorithm 1: factors by gradient descent on the mean squared error.  # (N, N) -> 2 × (r, N)
 
-    The released code runs "adam", from N(0, .001), which reaches the error of the SVD. "sgd" is the algorithm as printed; after
-    10,000 steps its error is still ten times larger.
+    The released code runs "adam", from N(0, .001), which reaches the error of the SVD for most seeds; a step as long as .1 can
+    throw it far off at any time, so the best factors seen are kept. "sgd" is the algorithm as printed; after 10,000 steps its
+    error is still ten times larger.
     """
     generator = torch.Generator().manual_seed(seed)
     start = 0.001 * torch.randn(2, rank, len(rolled), generator=generator, dtype=rolled.dtype, device="cpu")
@@ -130,11 +131,15 @@ def fit_descent(
         factors = start.to(rolled.device).requires_grad_()
         choices = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
         descent = choices[optimizer]([factors], lr=lr)
+        best, least = factors.detach().clone(), torch.full((), torch.inf, dtype=rolled.dtype, device=rolled.device)
         for _ in range(steps):
             descent.zero_grad()
-            mse_loss(factors[0].mT @ factors[1], rolled).backward()
+            error = mse_loss(factors[0].mT @ factors[1], rolled)
+            best, least = torch.where(error < least, factors.detach(), best), torch.minimum(error.detach(), least)
+            error.backward()
             descent.step()
-    a, b = factors.detach()
+    last = factors.detach()
+    a, b = last if mse_loss(last[0].mT @ last[1], rolled) < least else best
     return a, b
 
 

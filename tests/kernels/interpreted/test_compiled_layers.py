@@ -34,7 +34,6 @@ def test_torch_compile_finds_the_program_of_a_layer(monkeypatch, name) -> None:
         return aot_eager(module, example_inputs)
 
     monkeypatch.setattr(dispatch, "available", lambda tensor, types: dispatch._enabled)
-    monkeypatch.setattr(dispatch, "DEPTHWISE", True)
     torch.manual_seed(0)
     torch.compiler.reset()
     layer = LAYERS[name]()
