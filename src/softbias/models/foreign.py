@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from softbias.checksums import CHECKSUMS, verify_checksums
-from softbias.errors import FewTokensWarning, SoftbiasError, in_one_line, unknown_name
+from softbias.errors import MOST_NAMED, FewTokensWarning, SoftbiasError, in_one_line, unknown_name
 from softbias.json_file import read_json
 from softbias.models.hub import NoWeightsError, fetching_weights
+from softbias.models.patch_sizes import suitable_patch
 from softbias.models.presets import FEW_PATCHES
-from softbias.models.spec import pair, suitable_patch
+from softbias.models.spec import pair
 from softbias.models.untrusted import check_folder, check_hugging_face, check_timm_options
-from softbias.models.weights import MOST_NAMED, check_finite
+from softbias.models.weights import check_finite
 
 
 def create_timm(

@@ -49,32 +49,45 @@ class LayerScale(nn.Module):
         return x * self.gamma
 
 
-def sinusoid(coordinates: Tensor, channels: int) -> Tensor:
-    """sin and cos of a coordinate at geometrically falling frequencies (Vaswani et al., 2017).  # (P,) -> (P, channels)"""
-    rates = torch.exp(torch.arange(channels // 2) * (-math.log(10_000.0) / (channels // 2)))
+def waves(coordinates: Tensor, rates: Tensor) -> Tensor:
+    """sin and cos of a coordinate at these frequencies.  # (P,), (C / 2,) -> (P, C)"""
     angles = coordinates[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
+def sinusoid(coordinates: Tensor, channels: int) -> Tensor:
+    """sin and cos at geometrically falling frequencies (Vaswani et al., 2017).  # (P,) -> (P, channels)"""
+    rates = torch.exp(torch.arange(channels // 2) * (-math.log(10_000.0) / (channels // 2)))
+    return waves(coordinates, rates)
+
+
 def fixed_positions(grid: Grid, width: int, kind: str) -> Tensor:
-    """Half of the channels encode the row and half the column, or all of them the index; prefix tokens get zeros.  # (N, C)"""
+    """Positions that are not learned.  # (N, C)
+
+    sinusoid      half of the channels encode the row and half the column; prefix tokens get zeros
+    sinusoid_1d   all channels encode the index of the token, prefix tokens included, at frequencies from 1 to
+                  exp(−⌈log N⌉): the positions of IBiT's release
+    """
     if kind == "sinusoid_1d":
-        patches = sinusoid(torch.arange(grid.patches).float(), width)
-    else:
-        rows, columns = grid.positions().float().unbind(-1)
-        patches = torch.cat([sinusoid(rows, width // 2), sinusoid(columns, width // 2)], dim=-1)
+        rates = 1 / torch.exp(torch.linspace(0, math.ceil(math.log(len(grid))), width // 2))
+        return waves(torch.arange(len(grid)).float(), rates)
+    rows, columns = grid.positions().float().unbind(-1)
+    patches = torch.cat([sinusoid(rows, width // 2), sinusoid(columns, width // 2)], dim=-1)
     return torch.cat([torch.zeros(grid.prefix, width), patches])
 
 
 class FeedForward(nn.Module):
-    def __init__(self, width: int, hidden: int, activation: str) -> None:
+    """W₂ drop(act(W₁ x)); nothing is dropped by default."""
+
+    def __init__(self, width: int, hidden: int, activation: str, dropout: float = 0.0) -> None:
         super().__init__()
         self.fc1 = nn.Linear(width, hidden)
         self.act = nn.ReLU() if activation == "relu" else nn.GELU()
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc2(self.act(self.fc1(x)))
+        out: Tensor = self.fc2(self.dropout(self.act(self.fc1(x))))
         return out
 
 
@@ -89,8 +102,8 @@ class DepthwiseFeedForward(FeedForward):
 
     has_fused: ClassVar[bool] = True
 
-    def __init__(self, width: int, hidden: int, grid: Grid) -> None:
-        super().__init__(width, hidden, "gelu")
+    def __init__(self, width: int, hidden: int, grid: Grid, dropout: float = 0.0) -> None:
+        super().__init__(width, hidden, "gelu", dropout)
         self.width = width
         self.grid = grid
         self.conv = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden)
@@ -99,7 +112,7 @@ class DepthwiseFeedForward(FeedForward):
         nn.init.zeros_(self.conv.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc2(self.mixed(x))
+        out: Tensor = self.fc2(self.dropout(self.mixed(x)))
         return out
 
     def mixed(self, x: Tensor) -> Tensor:
@@ -141,12 +154,12 @@ def shifted_products(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def build_feed_forward(spec: ModelSpec, grid: Grid) -> nn.Module:
-    hidden = spec.hidden or 4 * spec.width
+    hidden, dropout = spec.hidden or 4 * spec.width, spec.dropout if "hidden" in spec.dropout_in else 0.0
     if spec.feed_forward == "linear":
         return nn.Linear(spec.width, spec.width)
     if spec.feed_forward == "dwconv":
-        return DepthwiseFeedForward(spec.width, hidden, grid)
-    return FeedForward(spec.width, hidden, spec.feed_forward)
+        return DepthwiseFeedForward(spec.width, hidden, grid, dropout)
+    return FeedForward(spec.width, hidden, spec.feed_forward, dropout)
 
 
 class SequencePool(nn.Module):

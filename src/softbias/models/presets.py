@@ -1,7 +1,7 @@
 """The models of the papers, by name: a preset is a family of models and a size, and gives a spec.
 
-Papers' names stand here and in docstrings; mechanisms are named after what they do. A new preset is a line in PRESETS; from
-outside the package it is `register_preset("mine", Preset(family, size))`, or an entry point in the group "softbias.models".
+A new preset is a line in PRESETS; from outside the package it is `register_preset("mine", Preset(family, size))`, or an entry
+point in the group "softbias.models". The families are in `families`.
 """
 
 from __future__ import annotations
@@ -11,166 +11,16 @@ import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from softbias.bounds import BlockCount, Blocks, Centers, Count, Finite, ShortText, Side
 from softbias.errors import FewTokensWarning, SoftbiasError, unknown_name
-from softbias.models.spec import Layer, ModelSpec, ResNetSpec, Spec, cpu_patch, fine_patch, pair, suitable_patch
+from softbias.models.families import arvit, convit, deit, dwconv, dwnet, ibit, resnet, soft, vit, window
+from softbias.models.patch_sizes import cpu_patch, fine_patch, suitable_patch
+from softbias.models.spec import DWNetSpec, ModelSpec, ResNetSpec, Spec, pair
 from softbias.registry import Registry
 from softbias.schema import check_options
 
 FEW_PATCHES = 16
-
-
-def deit(*, width: int, heads: int, depth: Blocks = 12, **image: Any) -> ModelSpec:
-    """ViT as DeiT has it (Touvron et al., 2021), without distillation: full attention, class token, learned positions."""
-    return ModelSpec(width=width, heads=heads, layers=(Layer("full"),) * depth, **image)
-
-
-def convit(
-    *,
-    width: int,
-    heads: int,
-    depth: Blocks = 12,
-    gated_blocks: BlockCount | None = None,
-    strength: Finite = 1.0,
-    gate: Finite = 1.0,
-    centers: Centers = "square",
-    **image: Any,
-) -> ModelSpec:
-    """ConViT (d'Ascoli et al., 2021): gated blocks first (all but two), then the class token, then full attention.
-
-    If every block is gated, no class token joins, and the head sees the average patch.
-    """
-    gated_blocks = depth - 2 if gated_blocks is None else gated_blocks
-    if not 0 <= gated_blocks <= depth:
-        raise SoftbiasError(f"gated_blocks must lie between 0 and depth={depth}, but gated_blocks={gated_blocks}")
-    options: dict[str, Any] = {"strength": strength, "gate": gate, "centers": centers}
-    options = {name: value for name, value in options.items() if value != {"centers": "square"}.get(name, 1.0)}
-    everywhere = gated_blocks == depth
-    return ModelSpec(
-        width=width,
-        heads=heads,
-        layers=(Layer("gated", options),) * gated_blocks + (Layer("full"),) * (depth - gated_blocks),
-        class_token=None if everywhere else gated_blocks,
-        pool="average" if everywhere else "token",
-        qkv_bias=False,
-        **image,
-    )
-
-
-def ibit(
-    *,
-    width: int,
-    heads: int,
-    depth: Blocks = 12,
-    masked_blocks: BlockCount | None = None,
-    norm: ShortText = "frobenius",
-    rank: Count = 9,
-    kernel: ShortText = "exp_l2",
-    fit: ShortText = "svd",
-    roll: ShortText | None = None,
-    released: bool = False,
-    **image: Any,
-) -> ModelSpec:
-    """IBiT: DeiT with learned masks in its attention, in the first `masked_blocks` blocks (all of them by default).
-
-    released=True is the published code rather than the paper: the branch is added to its normalized input, positions are a
-    1-D sinusoid, and the mask is read one column off.
-    """
-    masked_blocks = depth if masked_blocks is None else masked_blocks
-    if not 0 <= masked_blocks <= depth:
-        raise SoftbiasError(f"masked_blocks must lie between 0 and depth={depth}, but masked_blocks={masked_blocks}")
-    roll = roll or ("released" if released else "paper")
-    options = {"norm": norm, "rank": rank, "kernel": kernel, "fit": fit, "roll": roll}
-    release: dict[str, Any] = {"residual": "normalized", "positions": "sinusoid_1d"} if released else {}
-    return ModelSpec(
-        width=width,
-        heads=heads,
-        layers=(Layer("masked", options),) * masked_blocks + (Layer("full"),) * (depth - masked_blocks),
-        drop_path_feed_forward=False,
-        **release,
-        **image,
-    )
-
-
-def arvit(*, width: int, heads: int, depth: Blocks = 6, released: bool = False, **image: Any) -> ModelSpec:
-    """ARViT (Mormille et al.): few wide blocks with one linear layer as feed-forward, and a head that sees every patch.
-
-    released=True is the published code: post-norm, ReLU of 256, dropout, and 0.3 × the positions at every attention.
-    """
-    release: dict[str, Any] = {}
-    if released:
-        release = {"pre_norm": False, "feed_forward": "relu", "hidden": 256, "dropout": 0.1}
-        release |= {"positions_at": "attention", "position_scale": 0.3}
-    return ModelSpec(
-        width=width,
-        heads=heads,
-        layers=(Layer("full"),) * depth,
-        **{"class_token": None, "pool": "flatten", "positions": "sinusoid", "feed_forward": "linear", **release},
-        **image,
-    )
-
-
-def window(
-    *, width: int, heads: int, depth: Blocks = 12, window: Side | None = None, mode: ShortText = "alternate", **image: Any
-) -> ModelSpec:
-    """Window attention in every block, average pooling; "alternate" is block, shifted, block, … as in Swin.
-
-    The default window is 7, or 4 (sliding: 3) where the grid has fewer than 14 patches a side.
-    """
-    side = min(pair("img_size", image["img_size"])) // min(pair("patch_size", image["patch_size"]))
-    if window is None:
-        window = 7 if side >= 14 else 3 if mode == "sliding" else 4
-    modes = ("block", "shifted") if mode == "alternate" else (mode, mode)
-    layers = tuple(Layer("window", {"window": window, "mode": modes[index % 2]}) for index in range(depth))
-    return ModelSpec(width=width, heads=heads, layers=layers, class_token=None, pool="average", **image)
-
-
-def dwconv(
-    *, width: int, heads: int, depth: Blocks = 12, kernel_size: Side = 7, dynamic: bool = False, **image: Any
-) -> ModelSpec:
-    """Depth-wise convolutions instead of attention (the "local" network of the ETH study, as its code has it)."""
-    layer = Layer("dwconv", {"kernel_size": kernel_size, "dynamic": dynamic})
-    return ModelSpec(
-        width=width, heads=heads, layers=(layer,) * depth, class_token=None, pool="average", positions="none", **image
-    )
-
-
-def soft(
-    *,
-    width: int,
-    heads: int,
-    depth: Blocks = 8,
-    biased_blocks: BlockCount | None = None,
-    attention: ShortText = "gated",
-    **image: Any,
-) -> ModelSpec:
-    """Our own model for small sets: soft biases in every part. No paper has it.
-
-    A stem of overlapping convolutions, gated attention in all blocks but the last two, a depth-wise convolution in every
-    feed-forward, and the average patch for the head. `attention` is the mechanism of the first `biased_blocks` blocks. The nano
-    size is for CPUs: a cheaper stem, few patches, and no depth-wise convolutions, which gain nothing on so small a grid.
-    """
-    biased_blocks = max(0, depth - 2) if biased_blocks is None else biased_blocks
-    if not 0 <= biased_blocks <= depth:
-        raise SoftbiasError(f"biased_blocks must lie between 0 and depth={depth}, but biased_blocks={biased_blocks}")
-    return ModelSpec(
-        width=width,
-        heads=heads,
-        layers=(Layer(attention),) * biased_blocks + (Layer("full"),) * (depth - biased_blocks),
-        class_token=None,
-        pool="average",
-        qkv_bias=False,
-        **{"stem": "conv", "feed_forward": "dwconv", **image},
-    )
-
-
-def resnet(*, stem: Literal["small", "large"] | None = None, img_size: Any, **options: Any) -> ResNetSpec:
-    """ResNet; the stem suits the image unless it is given."""
-    options.pop("patch_size", None)
-    stem = stem or ("small" if max(pair("img_size", img_size)) <= 64 else "large")
-    return ResNetSpec(img_size=img_size, stem=stem, **options)
 
 
 @dataclass(frozen=True)
@@ -187,14 +37,16 @@ class Preset:
 
 
 TINY, SMALL, BASE = {"width": 192, "heads": 3}, {"width": 384, "heads": 6}, {"width": 768, "heads": 12}
+DWNET_TINY, DWNET_BASE = {"blocks": (2, 2, 6, 2), "width": 96}, {"blocks": (2, 2, 18, 2), "width": 128}
 NANO = {"width": 64, "heads": 4, "depth": 4}
-SOFT_NANO = {"width": 64, "heads": 4, "depth": 3, "biased_blocks": 3, "stem": "strided", "feed_forward": "gelu", "hidden": 128}
+SOFT_NANO = {"width": 64, "heads": 4, "depth": 2, "biased_blocks": 2, "stem": "residual", "feed_forward": "relu", "hidden": 128}
 
 PRESETS = Registry[Preset]("model", group="softbias.models", instance_of=Preset)
 PRESETS |= {
     "deit_tiny": Preset(deit, TINY),
     "deit_small": Preset(deit, SMALL),
     "deit_base": Preset(deit, BASE),
+    "vit_base": Preset(vit, BASE),
     "convit_tiny": Preset(convit, {"width": 192, "heads": 4}),
     "convit_tiny_plus": Preset(convit, {"width": 256, "heads": 4}),
     "convit_small": Preset(convit, {"width": 432, "heads": 9}),
@@ -211,6 +63,10 @@ PRESETS |= {
     "window_small": Preset(window, SMALL),
     "dwconv_tiny": Preset(dwconv, TINY),
     "dwconv_dynamic_tiny": Preset(dwconv, TINY | {"dynamic": True}),
+    "dwnet_tiny": Preset(dwnet, DWNET_TINY, kind=DWNetSpec),
+    "dwnet_base": Preset(dwnet, DWNET_BASE, kind=DWNetSpec),
+    "dwnet_dynamic_tiny": Preset(dwnet, DWNET_TINY | {"dynamic": True}, kind=DWNetSpec),
+    "dwnet_dynamic_base": Preset(dwnet, DWNET_BASE | {"dynamic": True}, kind=DWNetSpec),
     "soft_tiny": Preset(soft, {"width": 192, "heads": 4}, 32, 10),
     "soft_small": Preset(soft, {"width": 288, "heads": 9, "depth": 12}, 96, 10, patch=fine_patch),
     "resnet50": Preset(resnet, {}, kind=ResNetSpec),
@@ -221,6 +77,7 @@ PRESETS |= {
     "arvit_nano": Preset(arvit, NANO, 32, 10),
     "window_nano": Preset(window, NANO, 32, 10),
     "dwconv_nano": Preset(dwconv, NANO, 32, 10),
+    "dwnet_nano": Preset(dwnet, {"blocks": (1, 1, 1, 1), "width": 12}, 32, 10, DWNetSpec),
     "resnet_nano": Preset(
         resnet, {"blocks": (1, 1, 1, 1), "channels": (16, 32, 64, 96), "bottleneck": False}, 32, 10, ResNetSpec
     ),
@@ -257,7 +114,7 @@ def preset_spec(
     if preset.kind is ModelSpec:
         image["patch_size"] = preset.patch(size) if patch_size is None else pair("patch_size", patch_size)
     elif patch_size is not None:
-        raise SoftbiasError(f"{name} has no patches, but patch_size={patch_size}")
+        raise SoftbiasError(f"the patches of {name} cannot be chosen, but patch_size={patch_size}")
     check_options(preset.family, of_family)
     spec = preset.family(**of_family, **image)
     if overrides:
@@ -283,6 +140,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 def timm_cfg(spec: Spec, name: str | None) -> dict[str, Any]:
     """timm's `pretrained_cfg` of a model; without a preset's name its architecture is the one that takes a whole spec."""
     transformer, colored = isinstance(spec, ModelSpec), spec.in_chans == 3
+    convolutional = isinstance(spec, ResNetSpec)
     return {
         "architecture": f"softbias_{name if name in BUILT_IN else 'vit'}",
         "url": "",
@@ -294,7 +152,7 @@ def timm_cfg(spec: Spec, name: str | None) -> dict[str, Any]:
         "interpolation": "bicubic",
         "mean": IMAGENET_MEAN if colored else (0.5,) * spec.in_chans,
         "std": IMAGENET_STD if colored else (0.5,) * spec.in_chans,
-        "first_conv": "patch_embed.proj" if transformer else "conv1",
-        "classifier": "head" if transformer else "fc",
+        "first_conv": "conv1" if convolutional else "patch_embed.proj",
+        "classifier": "fc" if convolutional else "head",
         "license": "apache-2.0",
     }

@@ -1,7 +1,7 @@
 """Specs: models as data, which are frozen, can be compared, and are the same in Python and in JSON.
 
-`ModelSpec` describes every transformer of this library, `ResNetSpec` the convolutional network beside them. A spec and the
-weights together define what a model computes; `build` in `softbias.models` makes a module from a spec.
+`ModelSpec` describes every transformer of this library, `ResNetSpec` and `DWNetSpec` the convolutional networks beside them. A
+spec and the weights together define what a model computes; `build` in `softbias.models` makes a module from a spec.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from softbias.grid import Grid
 from softbias.schema import Checked, convert, from_plain
 
 MOST_PATCHES = 65_536  # of an image: 256 × 256
-MOST_FINE_PATCHES = 256
-FEW_PATCHES, MANY_PATCHES = 16, 64  # on a CPU
 MOST_BLOCKS = 1000
+DWNET_PATCH = 4  # pixels
 Width = Annotated[int, Within(1, 65_536)]
 Channels = Annotated[int, Within(1, 1024)]
 
@@ -57,20 +56,27 @@ class ModelSpec(Checked):
 
     layers          one Layer per block, so that mechanisms can be mixed
     class_token     the block before which a class token joins (0: at the input), or None for none
-    stem            from pixels to patches: one linear map ("patch"), overlapping convolutions ("conv"; "strided" costs less),
-                    or the image beside its shifted copies ("shifted"); see `softbias.models.stems`
+    stem            from pixels to patches: one linear map ("patch"), overlapping convolutions ("conv"; "strided" costs less;
+                    "residual" as a ResNet begins), or the image beside its shifted copies ("shifted"); see
+                    `softbias.models.stems`
     pool            what the head sees: the class "token", the "average" patch, all patches one after another ("flatten"), or
                     their average with learned shares ("sequence")
     positions       "learned" (with the class token when it joins at 0), fixed 2-D "sinusoid", "sinusoid_1d", or "none"
+    class_position  whether a class token that joins at 0 has a learned position of its own (ConViT: no)
     positions_at    added once at the "input", or to the input of every "attention" (not to the residual)
     pre_norm        LayerNorm before each residual branch, or after it (False)
+    final_norm      LayerNorm after the last block (IBiT's release: none)
     feed_forward    two layers around a "gelu" or "relu" of `hidden` channels (default 4 × width), the same with a depth-wise
                     convolution inside ("dwconv"), or one "linear" layer
     layer_scale     where learned factors of each branch start; 0: there are none
     residual        "plain", or "normalized": the branch is added to its normalized input, as IBiT's release does
-    drop_path       stochastic depth, growing linearly from 0 in the first block to this in the last
+    drop_path       stochastic depth: the share of images for which a branch is left out
+    drop_path_rule  "linear": from 0 in the first block to `drop_path` in the last; "constant": the same in every block
     drop_path_feed_forward   whether it applies to the feed-forward branch too (IBiT: no)
-    dropout         after the position embedding and after each branch
+    dropout         a share of values that are set to zero in training
+    dropout_in      where: after the positions at the "input", after each "branch", between the layers of the feed-forward
+                    ("hidden"); that of attention weights is an option of the mechanism
+    initial         weights of linear layers: "normal", "normal_stem", "xavier" or "torch"; see `softbias.models.initial`
     """
 
     img_size: tuple[Side, Side]
@@ -81,12 +87,14 @@ class ModelSpec(Checked):
     num_classes: Classes = 1000
     in_chans: Channels = 3
     class_token: Annotated[int, Within(0, MOST_BLOCKS)] | None = 0
-    stem: Literal["patch", "conv", "strided", "shifted"] = "patch"
+    stem: Literal["patch", "conv", "strided", "residual", "shifted"] = "patch"
     pool: Literal["token", "average", "flatten", "sequence"] = "token"
     positions: Literal["learned", "sinusoid", "sinusoid_1d", "none"] = "learned"
+    class_position: bool = True
     positions_at: Literal["input", "attention"] = "input"
     position_scale: Annotated[float, Within(0, 1000)] = 1.0
     pre_norm: bool = True
+    final_norm: bool = True
     norm_eps: Annotated[float, Within(0, 1, above=True)] = 1e-6
     feed_forward: Literal["gelu", "relu", "dwconv", "linear"] = "gelu"
     hidden: Annotated[int, Within(1, 1_000_000)] | None = None
@@ -94,8 +102,11 @@ class ModelSpec(Checked):
     layer_scale: Annotated[float, Within(0, 10)] = 0.0
     qkv_bias: bool = True
     drop_path: NotWhole = 0.0
+    drop_path_rule: Literal["linear", "constant"] = "linear"
     drop_path_feed_forward: bool = True
     dropout: NotWhole = 0.0
+    dropout_in: Annotated[tuple[Literal["input", "branch", "hidden"], ...], Length(1, 3)] = ("input", "branch")
+    initial: Literal["normal", "normal_stem", "xavier", "torch"] = "normal"
 
     kind = "transformer"
 
@@ -116,8 +127,10 @@ class ModelSpec(Checked):
             len({*self.patch_size}) > 1 or self.patch_size[0].bit_count() != 1 or self.patch_size[0] < 2
         ):
             raise SoftbiasError(f'stem="conv" halves the image, so patch_size must be 2, 4, 8, …, but is {self.patch_size}')
-        if self.stem == "strided" and (len({*self.patch_size}) > 1 or self.patch_size[0] < 2):
-            raise SoftbiasError(f'stem="strided" takes square patches of at least 2 pixels, but patch_size={self.patch_size}')
+        if self.stem in ("strided", "residual") and (len({*self.patch_size}) > 1 or self.patch_size[0] < 2):
+            raise SoftbiasError(
+                f'stem="{self.stem}" takes square patches of at least 2 pixels, but patch_size={self.patch_size}'
+            )
         for image, patch, side in zip(self.img_size, self.patch_size, ("height", "width"), strict=True):
             if image % patch:
                 raise SoftbiasError(
@@ -158,7 +171,7 @@ class ModelSpec(Checked):
     def to_dict(self) -> dict[str, Any]:
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         plain["layers"] = [{"attention": layer.attention, "options": dict(layer.options)} for layer in self.layers]
-        plain |= {"img_size": list(self.img_size), "patch_size": list(self.patch_size)}
+        plain |= {name: list(plain[name]) for name in ("img_size", "patch_size", "dropout_in")}
         return {"kind": self.kind, **plain}
 
 
@@ -166,7 +179,9 @@ class ModelSpec(Checked):
 class ResNetSpec(Checked):
     """A residual convolutional network (He et al., 2016), the comparator of every study.
 
-    stem    "large": 7 × 7 convolution of stride 2 and a max-pool, for 224 px; "small": one 3 × 3 convolution, for small images
+    stem           "large": 7 × 7 convolution of stride 2 and a max-pool, for 224 px; "small": one 3 × 3 convolution
+    start_closed   whether the last norm of each block starts at zero, so that the block starts as the identity. torchvision's
+                   starts at one: with `stem="large"` and False, the model and its initial weights are torchvision's
     """
 
     img_size: tuple[Side, Side]
@@ -177,6 +192,7 @@ class ResNetSpec(Checked):
     num_classes: Classes = 1000
     in_chans: Channels = 3
     drop_path: NotWhole = 0.0
+    start_closed: bool = True
 
     kind = "resnet"
 
@@ -190,16 +206,58 @@ class ResNetSpec(Checked):
         return f"{sum(self.blocks)} × {'bottleneck' if self.bottleneck else 'basic'} convolution"
 
     def to_dict(self) -> dict[str, Any]:
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {"kind": self.kind, **{name: list(v) if isinstance(v, tuple) else v for name, v in plain.items()}}
+        return plain_spec(self)
 
 
-Spec = ModelSpec | ResNetSpec
+@dataclass(frozen=True)
+class DWNetSpec(Checked):
+    """A network of depth-wise convolutions in four stages (Han et al., 2022), the "local" network of the ETH study.
+
+    blocks        of each stage; the map is halved and the channels are doubled between stages
+    width         channels of the first stage
+    dynamic       kernels per image, predicted from its average; or one learned kernel per channel
+    """
+
+    img_size: tuple[Side, Side]
+    blocks: Annotated[tuple[Annotated[int, Within(1, MOST_BLOCKS)], ...], Length(1, 8)] = (2, 2, 6, 2)
+    width: Annotated[int, Within(4, 8192)] = 96
+    dynamic: bool = False
+    kernel_size: Annotated[int, Within(1, 63)] = 7
+    num_classes: Classes = 1000
+    in_chans: Channels = 3
+    drop_path: NotWhole = 0.0
+
+    kind = "dwnet"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "img_size", pair("img_size", self.img_size))
+        super().__post_init__()
+        if self.kernel_size % 2 == 0:
+            raise SoftbiasError(f"kernel_size must be odd, but kernel_size={self.kernel_size}")
+        if any(side % DWNET_PATCH for side in self.img_size):
+            raise SoftbiasError(
+                f"a dwnet takes images whose sides are multiples of {DWNET_PATCH} pixels, but img_size={self.img_size}"
+            )
+
+    def describe_layers(self) -> str:
+        kernels = f"{'dynamic ' * self.dynamic}{self.kernel_size} × {self.kernel_size}"
+        return f"{' + '.join(map(str, self.blocks))} × {kernels} depth-wise convolution"
+
+    def to_dict(self) -> dict[str, Any]:
+        return plain_spec(self)
+
+
+Spec = ModelSpec | ResNetSpec | DWNetSpec
+
+
+def plain_spec(spec: ResNetSpec | DWNetSpec) -> dict[str, Any]:
+    plain = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
+    return {"kind": spec.kind, **{name: list(v) if isinstance(v, tuple) else v for name, v in plain.items()}}
 
 
 def spec_from_dict(plain: Mapping[str, Any], where: str = "a model's spec") -> Spec:
     """The inverse of `to_dict`; a field that is unknown, missing or of a wrong type is an error. `where` names the file."""
-    kinds: dict[str, type[Spec]] = {"transformer": ModelSpec, "resnet": ResNetSpec}
+    kinds: dict[str, type[Spec]] = {"transformer": ModelSpec, "resnet": ResNetSpec, "dwnet": DWNetSpec}
     given = from_plain(dict[str, Any], plain, where)
     kind = given.pop("kind", "transformer")
     if kind not in kinds:
@@ -214,46 +272,3 @@ def pair(name: str, value: Any) -> tuple[int, int]:
     """
     sides: int | tuple[int, int] = convert(Side | tuple[Side, Side], value, "", name)
     return (sides, sides) if isinstance(sides, int) else sides
-
-
-def suitable_patch(img_size: int | tuple[int, int]) -> int:
-    """The patch for an image: the largest of 16, 8, 4, 2 that divides it and leaves at least 7 patches a side.
-
-    >>> [suitable_patch(size) for size in (28, 32, 64, 96, 224, 256)]
-    [4, 4, 8, 8, 16, 16]
-    """
-    sides = pair("img_size", img_size)
-    for patch in (16, 8, 4, 2):
-        if all(side % patch == 0 for side in sides) and min(sides) // patch >= 7:
-            return patch
-    for patch in (2, 1):
-        if all(side % patch == 0 for side in sides) and max(sides) // patch <= 64:
-            return patch
-    raise SoftbiasError(f"no patch of 16, 8, 4 or 2 divides img_size={img_size}; choose a multiple of 16, or give patch_size")
-
-
-def fine_patch(img_size: int | tuple[int, int]) -> int:
-    """The patch for a model that can afford many tokens: the smallest of 4, 8, 16, 32 that divides the image and leaves at most
-    256 patches; where none does, that of `suitable_patch`.
-
-    >>> [fine_patch(size) for size in (28, 32, 64, 96, 128, 224, 256)]
-    [4, 4, 4, 8, 8, 16, 16]
-    """
-    height, width = pair("img_size", img_size)
-    for patch in (4, 8, 16, 32):
-        if height % patch == 0 and width % patch == 0 and height // patch * (width // patch) <= MOST_FINE_PATCHES:
-            return patch
-    return suitable_patch(img_size)
-
-
-def cpu_patch(img_size: int | tuple[int, int]) -> int:
-    """The patch for a model on a CPU: the largest that leaves from 16 to 64 patches, a power of two if there is one; where none
-    does, that of `suitable_patch`.
-
-    >>> [cpu_patch(size) for size in (28, 32, 64, 96, 128, 224, (60, 80))]
-    [4, 8, 16, 16, 32, 32, 10]
-    """
-    height, width = pair("img_size", img_size)
-    fitting = [patch for patch in range(2, min(height, width) + 1) if height % patch == 0 and width % patch == 0]
-    good = [patch for patch in fitting if FEW_PATCHES <= height // patch * (width // patch) <= MANY_PATCHES]
-    return max([patch for patch in good if patch.bit_count() == 1] or good, default=0) or suitable_patch(img_size)

@@ -5,6 +5,9 @@
                 to the same grid, each with about twice the channels of the one before; a norm and a GELU between them
     strided     the same without the convolution of stride 1, which costs much on a CPU at full size. Any patch will do:
                 what is left of it after the halvings is the stride of the last convolution
+    residual    as a residual network begins (He et al., 2016): a 5 × 5 convolution of stride 2, a max-pool of stride 2, then a
+                residual block of two 3 × 3 convolutions, and one more for every further stride, with norms and ReLU. It takes
+                any patch, too; what cannot be halved twice has no max-pool
     shifted     patches of the image and of its four copies that are moved by half a patch along the diagonals, through a norm
                 and a linear map: a token sees beyond its own borders (shifted patch tokenization, Lee et al., 2021)
 
@@ -14,6 +17,7 @@ The grid of tokens is the same for all of them, so any attention works behind an
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +31,7 @@ MULTIPLE = 8  # channels fill the tensor cores of a GPU in multiples of this
 
 
 class Stem(nn.Module):
-    """What the stems share: the sizes, and the check of the input. `proj` is the layer that writes the tokens."""
+    """What the stems share: the sizes, and the check of the input."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -86,13 +90,74 @@ class StridedStem(Stem):
             before = after
         self.convs = nn.Sequential(*layers)
         last = steps[-1]
-        self.proj = nn.Conv2d(before, spec.width, last + 2 - (last % 2 == 0), last, 1)  # overlaps, and keeps the grid
+        self.proj = nn.Conv2d(before, spec.width, overlapping(last), last, 1)
 
     def tokens(self, images: Tensor) -> Tensor:
         if images.device.type == "cpu":  # a quarter less time there; tokens have this layout anyway
             images = images.contiguous(memory_format=torch.channels_last)
         patches: Tensor = self.proj(self.convs(images))
         return patches.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
+
+
+class ResidualStem(Stem):
+    """The last block writes the tokens. Channels: all of the width there, 3/4 of it in the block before, then half of that, …
+
+    The convolutions lie in `stages`, so that Muon trains them as it trains those of a ResNet.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(spec)
+        first, *later = strides(spec.patch_size[0])
+        pooled = later[:1] == [2]
+        steps = [1, *later[1:]] if pooled else later or [1]
+        channels = [in_eights(0.75 * spec.width / 2**left) for left in reversed(range(len(steps)))] + [spec.width]
+        kernel = 5 if first == 2 else overlapping(first)
+        layers: list[nn.Module] = [
+            nn.Conv2d(spec.in_chans, channels[0], kernel, first, 2 if first == 2 else 1, bias=False),
+            nn.BatchNorm2d(channels[0]),
+            nn.ReLU(),
+        ]
+        if pooled:
+            layers.append(nn.MaxPool2d(3, 2, 1))
+        layers += [ResidualBlock(*pair, stride) for pair, stride in zip(pairwise(channels), steps, strict=True)]
+        self.stages = nn.Sequential(*layers)
+
+    def tokens(self, images: Tensor) -> Tensor:
+        if images.device.type == "cpu":
+            images = images.contiguous(memory_format=torch.channels_last)
+        patches: Tensor = self.stages(images)
+        return patches.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
+
+
+class ResidualBlock(nn.Module):
+    """relu(s(x) + norm(conv(relu(norm(conv(x)))))), where s is a 1 × 1 convolution and a norm if the shapes differ.
+
+    # (B, before, H, W) -> (B, after, H / stride, W / stride)
+    """
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, overlapping(stride), stride, 1, bias=False)
+        self.norm1, self.norm2 = nn.BatchNorm2d(after), nn.BatchNorm2d(after)
+        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        same = before == after and stride == 1
+        shortcut = [] if same else [nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after)]
+        self.shortcut = nn.Sequential(*shortcut)
+        self.act = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = self.norm2(self.conv2(self.act(self.norm1(self.conv1(x)))))
+        out: Tensor = self.act(self.shortcut(x) + seen)
+        return out
+
+
+def overlapping(stride: int) -> int:
+    """The kernel that, with one pixel around the image, overlaps and divides its side by the stride.
+
+    >>> [overlapping(stride) for stride in (1, 2, 3, 7)]
+    [3, 3, 5, 9]
+    """
+    return 3 if stride < 3 else stride + 2 - (stride % 2 == 0)
 
 
 def in_eights(channels: float) -> int:
@@ -134,4 +199,10 @@ class ShiftedStem(Stem):
         return out
 
 
-STEMS: dict[str, type[Stem]] = {"patch": PatchEmbed, "conv": ConvStem, "strided": StridedStem, "shifted": ShiftedStem}
+STEMS: dict[str, type[Stem]] = {
+    "patch": PatchEmbed,
+    "conv": ConvStem,
+    "strided": StridedStem,
+    "residual": ResidualStem,
+    "shifted": ShiftedStem,
+}

@@ -27,6 +27,7 @@ from softbias.errors import SoftbiasError, in_one_line
 from softbias.files import adding_to_folder, write_text
 from softbias.json_file import read_json
 from softbias.models import Spec, build, create_model, spec_from_dict
+from softbias.models.convolution_heads import ConvolutionHeads
 from softbias.models.cost import count_parameters
 from softbias.models.foreign import HuggingFaceClassifier
 from softbias.models.presets import timm_cfg
@@ -93,6 +94,11 @@ def save(
     for option in preprocessing or {}:
         if option not in PREPROCESSING:
             raise SoftbiasError(f"preprocessing takes {', '.join(PREPROCESSING)}, but got {option!r}")
+    if any(isinstance(module, ConvolutionHeads) for module in model.modules()):
+        raise SoftbiasError(
+            "a model with heads in place of convolutions has no spec, so save cannot write it; keep its state_dict(), and make "
+            "the model again by convert_convolutions before it is loaded"
+        )
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     check_finite(tensors)
     if isinstance(model, HuggingFaceClassifier):

@@ -50,6 +50,7 @@ class ResNet(TimmResNet):
             num_classes=spec.num_classes,
             in_chans=spec.in_chans,
             drop_path_rate=spec.drop_path,
+            zero_init_last=spec.start_closed,
         )
         self.spec = spec
         if spec.stem == "small":

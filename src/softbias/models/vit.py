@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from softbias.attention import Attention, find_attention
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.grid import Grid
+from softbias.models.initial import INITIAL, init_normal
 from softbias.models.layers import DropPath, LayerScale, SequencePool, build_feed_forward, fixed_positions
 from softbias.models.spec import Layer, ModelSpec
 from softbias.models.stems import STEMS
@@ -54,14 +55,14 @@ class Block(nn.Module):
         super().__init__()
         grid = spec.grid(index)
         self.pre_norm, self.normalized = spec.pre_norm, spec.residual == "normalized"
-        rate = spec.drop_path * index / max(1, spec.depth - 1)
+        rate = spec.drop_path if spec.drop_path_rule == "constant" else spec.drop_path * index / max(1, spec.depth - 1)
         self.norm1 = nn.LayerNorm(spec.width, eps=spec.norm_eps)
         self.attn = build_attention(spec.layers[index], spec.width, spec.heads, grid, qkv_bias=spec.qkv_bias)
         self.drop_path1 = DropPath(rate) if rate else nn.Identity()
         self.norm2 = nn.LayerNorm(spec.width, eps=spec.norm_eps)
         self.mlp = build_feed_forward(spec, grid)
         self.drop_path2 = DropPath(rate) if rate and spec.drop_path_feed_forward else nn.Identity()
-        self.dropout = nn.Dropout(spec.dropout) if spec.dropout else nn.Identity()
+        self.dropout = nn.Dropout(spec.dropout) if spec.dropout and "branch" in spec.dropout_in else nn.Identity()
         self.ls1, self.ls2 = (LayerScale(spec.width, spec.layer_scale) if spec.layer_scale else nn.Identity() for _ in range(2))
         repeated = spec.positions != "none" and spec.positions_at == "attention"
         self.position_kind, self.position_scale = spec.positions, spec.position_scale
@@ -115,12 +116,13 @@ class VisionTransformer(nn.Module):
         self.cls_token = None if spec.class_token is None else nn.Parameter(torch.zeros(1, 1, spec.width))
         first = spec.grid(0)
         learned, once = spec.positions == "learned", spec.positions_at == "input"
-        self.pos_embed = nn.Parameter(torch.zeros(1, len(first), spec.width)) if learned else None
-        fixed = torch.empty(1, len(first), spec.width) if once and spec.positions not in ("learned", "none") else None
+        positions = len(first) if spec.class_position else first.patches
+        self.pos_embed = nn.Parameter(torch.zeros(1, positions, spec.width)) if learned else None
+        fixed = torch.empty(1, positions, spec.width) if once and spec.positions not in ("learned", "none") else None
         self.register_buffer("fixed_positions", fixed, persistent=False)
-        self.dropout = nn.Dropout(spec.dropout) if spec.dropout else nn.Identity()
+        self.dropout = nn.Dropout(spec.dropout) if spec.dropout and "input" in spec.dropout_in else nn.Identity()
         self.blocks = nn.ModuleList(Block(spec, index) for index in range(spec.depth))
-        self.norm = nn.LayerNorm(spec.width, eps=spec.norm_eps)
+        self.norm = nn.LayerNorm(spec.width, eps=spec.norm_eps) if spec.final_norm else nn.Identity()
         self.pool = SequencePool(spec.width) if spec.pool == "sequence" else None
         self.head: nn.Module = self.build_head(spec.num_classes)
         self.init_buffers()
@@ -134,19 +136,16 @@ class VisionTransformer(nn.Module):
 
     def init_buffers(self) -> None:
         if self.fixed_positions is not None:
-            positions = fixed_positions(self.spec.grid(0), self.spec.width, self.spec.positions)
+            first = self.spec.grid(0)
+            positions = fixed_positions(first, self.spec.width, self.spec.positions)[-self.fixed_positions.shape[1] :]
             self.fixed_positions.copy_(self.spec.position_scale * positions)
 
     def init_weights(self) -> None:
-        """Truncated normal of .02 as in ViT, then the initial values of each mechanism."""
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        """As `initial` of the spec says, then the initial values of each mechanism."""
+        INITIAL[self.spec.initial](self)
         for embedding in (self.cls_token, self.pos_embed):
             if embedding is not None:
-                nn.init.trunc_normal_(embedding, std=0.02)
+                nn.init.trunc_normal_(embedding, std=0.001 if self.spec.initial == "torch" else 0.02)
         for block in self.blocks:
             assert isinstance(block, Block)
             block.attn.init_weights()
@@ -171,11 +170,12 @@ class VisionTransformer(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         x = self.patch_embed(images)
-        if self.spec.class_token == 0:
-            x = self.join_class_token(x)
         positions = self.pos_embed if self.pos_embed is not None else self.fixed_positions
-        out: Tensor = self.dropout(x if positions is None else x + positions)
-        return out
+        joins, after = self.spec.class_token == 0, not self.spec.class_position
+        if joins and not after:
+            x = self.join_class_token(x)
+        x = self.dropout(x if positions is None else x + positions)
+        return self.join_class_token(x) if joins and after else x
 
     def join_class_token(self, x: Tensor) -> Tensor:
         assert self.cls_token is not None
@@ -219,11 +219,10 @@ class VisionTransformer(nn.Module):
         self.spec = replace(self.spec, num_classes=num_classes, pool=pools[global_pool])
         self.global_pool = GLOBAL_POOLS[self.spec.pool]
         self.num_classes = num_classes
-        like = self.norm.weight
+        like = next(self.blocks.parameters())
         head = self.build_head(num_classes).to(device=like.device, dtype=like.dtype)
-        if isinstance(head, nn.Linear):
-            nn.init.trunc_normal_(head.weight, std=0.02)
-            nn.init.zeros_(head.bias)
+        if isinstance(head, nn.Linear) and self.spec.initial in ("normal", "normal_stem"):
+            init_normal(head)
         self.head = head.train(self.training)
         if (self.pool is not None) != (self.spec.pool == "sequence"):
             self.pool = SequencePool(self.spec.width).to(like) if self.pool is None else None

@@ -1,7 +1,10 @@
-"""Weights from elsewhere: checkpoints of timm's DeiT and ConViT, and of the original ConViT.
+"""Weights from elsewhere: checkpoints of timm's DeiT and ConViT, and of the papers' own code.
 
-Our parameters have the names of timm's ViT, so DeiT fits as it is. ConViT's gated layers have other names for q and k, v,
-position and gate, which are mapped here. Positions of another grid are interpolated.
+Our parameters have the names of timm's ViT, so DeiT fits as it is. The releases of ConViT, IBiT and ARViT have other names;
+`releases` translates them. Positions of another grid are interpolated.
+
+A file of torch.save is read without running what it holds: tensors, plain values, and the options of a training script (an
+argparse.Namespace). Any other object is refused.
 """
 
 from __future__ import annotations
@@ -9,7 +12,8 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +22,16 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
+from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from softbias.checksums import verify_file
-from softbias.errors import FewTokensWarning, SoftbiasError, in_one_line
+from softbias.errors import MOST_NAMED, FewTokensWarning, SoftbiasError, UnfitWeightsError, in_one_line
 from softbias.models import create_model
+from softbias.models.releases import release_of, to_own_names
 from softbias.models.spec import ModelSpec
 
-MOST_NAMED = 3  # tensors in a message
+WITH_OPTION = ("IBiT", "ARViT")  # releases that are models of their own
 WRAPPERS = ("state_dict", "model", "module", "model_ema", "state_dict_ema")
-
-
-class UnfitWeightsError(SoftbiasError):
-    """Weights whose names or shapes are not those of the model.
-
-    differences   some of them, in words
-    """
-
-    def __init__(self, wrong: Sequence[str], hint: str = "") -> None:
-        more = f" and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
-        self.differences = "; ".join(wrong[:MOST_NAMED]) + more
-        super().__init__(f"the weights do not fit: {self.differences}{hint}")
 
 
 def read_state_dict(path: str | Path, *, values: bool = True) -> dict[str, Tensor]:
@@ -56,14 +50,42 @@ def read_state_dict(path: str | Path, *, values: bool = True) -> dict[str, Tenso
     try:
         if path.suffix == ".safetensors":
             return load_file(path) if values else read_shapes(path)
-        loaded = torch.load(path, map_location="cpu" if values else "meta", weights_only=True)
     except OSError:
         raise
-    except Exception as error:  # safetensors, zip and pickle have a dozen kinds
+    except Exception as error:  # of safetensors, which has no common kind
         raise SoftbiasError(f"{path} does not hold weights that can be read: {in_one_line(error)}") from error
+    loaded = read_pickled(path, "cpu" if values else "meta")
     if not isinstance(loaded, Mapping):
         raise SoftbiasError(f"{path} must hold tensors by name, but holds a {type(loaded).__name__}")
     return unwrap_state_dict(loaded)
+
+
+def read_pickled(path: Path, device: str) -> Any:
+    """What torch.save wrote. Torch's own errors are not repeated: they advise to read the file in a way that runs its code."""
+    try:
+        with safe_globals([Namespace]):  # a class without code of its own; it keeps the options of DeiT's training script
+            return torch.load(path, map_location=device, weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # zip and pickle have a dozen kinds
+        objects = unknown_objects(path)
+        if not objects:
+            why = "it is damaged, or was not written by torch.save"
+            raise SoftbiasError(f"{path} does not hold weights that can be read: {why}") from error
+        named = f"{', '.join(objects[:MOST_NAMED])}{', …' if len(objects) > MOST_NAMED else ''}"
+        raise SoftbiasError(
+            f"{path} holds more than weights ({named}), and what it holds could run code when it is read, so it is refused; "
+            "let its owner save model.state_dict() alone, as .safetensors or .pth"
+        ) from error
+
+
+def unknown_objects(path: Path) -> list[str]:
+    """The names of functions and classes in a file of torch.save that it would call; none are called."""
+    known = {f"{Namespace.__module__}.{Namespace.__name__}"}
+    try:
+        return sorted({*get_unsafe_globals_in_checkpoint(path)} - known)
+    except Exception:  # the file is damaged, or of torch's old format
+        return []
 
 
 def read_shapes(path: Path) -> dict[str, Tensor]:
@@ -82,42 +104,21 @@ def unwrap_state_dict(given: Mapping[str, Any]) -> dict[str, Tensor]:
     return {re.sub(r"^(module\.|_orig_mod\.)+", "", name): tensor for name, tensor in given.items()}
 
 
-def to_own_names(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """ConViT's gated layers under our names: qk and v become one qkv. The order of r(δ) is the same, so positions stay."""
-    own: dict[str, Tensor] = {}
-    for name, tensor in given.items():
-        prefix, _, rest = name.partition(".attn.")
-        if rest in ("qk.weight", "qk.bias"):
-            kind = rest.partition(".")[2]
-            value = given.get(f"{prefix}.attn.v.{kind}")
-            if value is None or value.shape[1:] != tensor.shape[1:]:
-                raise UnfitWeightsError([f"{prefix}.attn.v.{kind} is missing or has another width than {name}"])
-            own[f"{prefix}.attn.qkv.{kind}"] = torch.cat([tensor, value])
-        elif rest in ("v.weight", "v.bias") or rest == "rel_indices":
-            continue
-        elif rest in ("pos_proj.weight", "pos_proj.bias"):
-            own[f"{prefix}.attn.position.{rest.partition('.')[2]}"] = tensor
-        elif rest == "gating_param":
-            own[f"{prefix}.attn.gate"] = tensor
-        else:
-            own[name] = tensor
-    return own
-
-
 def load_weights(
     model: nn.Module, weights: Mapping[str, Any] | str | Path, *, keep_head: bool = False, strict: bool = True
 ) -> nn.Module:
     """Load a state dict, a file or a folder into a model, and return the model.
 
-    Names and shapes that do not fit are listed in an error, never skipped. For our transformers, ConViT's layers get our names.
+    Names and shapes that do not fit are listed in an error, never skipped. Weights of the papers' own code get our names.
     Positions of another grid are interpolated, for timm's models as well. With `keep_head=True` the model keeps its own head,
     for another number of classes; with `strict=False` tensors may be missing or left over, but shapes must still fit.
     """
     state = unwrap_state_dict(weights) if isinstance(weights, Mapping) else read_state_dict(weights)
     spec = getattr(model, "spec", None)
+    own, release = model.state_dict(), None
     if isinstance(spec, ModelSpec):
-        state = to_own_names(state)
-    own = model.state_dict()
+        release = release_of(state)
+        state = to_own_names(state, own)
     if keep_head:
         head = head_names(model)
         state = {name: tensor for name, tensor in state.items() if name not in head}
@@ -125,8 +126,24 @@ def load_weights(
     if "pos_embed" in own and "pos_embed" in state and state["pos_embed"].ndim == own["pos_embed"].ndim == 3:
         state["pos_embed"] = fit_positions(state["pos_embed"], own["pos_embed"], model)
     path = None if isinstance(weights, Mapping) else weights
-    load_state(model, state, path, strict=strict, hint="; keep_head=True keeps the model's own head")
+    load_state(
+        model,
+        state,
+        path,
+        strict=strict,
+        hint=release_hint(release, state, own),
+        head_hint="; keep_head=True keeps the model's own head",
+    )
     return model
+
+
+def release_hint(release: str | None, state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
+    """What to do if the weights of a release do not fit: another model, or the same one at another size."""
+    if release not in WITH_OPTION:
+        return ""
+    if state.keys() != own.keys():
+        return f"; {release}'s own code made these weights: build the model with released=True"
+    return "; build the model for the size of image and patch that it was trained with, and use softbias.resize"
 
 
 def check_fit(path: str | Path, model: str, options: Mapping[str, Any], img_size: int | tuple[int, int] | None) -> None:
@@ -143,11 +160,18 @@ def check_fit(path: str | Path, model: str, options: Mapping[str, Any], img_size
 
 
 def load_state(
-    model: nn.Module, state: Mapping[str, Tensor], path: str | Path | None = None, *, strict: bool = True, hint: str = ""
+    model: nn.Module,
+    state: Mapping[str, Tensor],
+    path: str | Path | None = None,
+    *,
+    strict: bool = True,
+    hint: str = "",
+    head_hint: str = "",
 ) -> None:
     """Put tensors into a model. Names and shapes that do not fit, and values that are not finite, are named in an error.
 
-    path   where the tensors come from, for the error; hint: what to do if the head is among what does not fit
+    path        where the tensors come from, for the error
+    hint        what to do if they do not fit; head_hint: if the head is among what does not fit
     """
     where = "" if path is None else f" ({path})"
     own = model.state_dict()
@@ -160,7 +184,7 @@ def load_state(
         wrong += [f"{name} is missing" for name in own if name not in state]
         wrong += [f"{name} is not in the model" for name in state if name not in own]
     if wrong:
-        hint = hint if any(each.startswith(("head.", "fc.")) for each in wrong) else ""
+        hint += head_hint if any(each.startswith(("head.", "fc.")) for each in wrong) else ""
         raise UnfitWeightsError(wrong, f"{hint}{where}")
     usual = {name for name in own if not is_finite(own[name])}  # masks that a model is built with
     check_finite({name: tensor for name, tensor in state.items() if name in own and name not in usual}, path)
