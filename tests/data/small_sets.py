@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from softbias.data.dataset import Dataset
-from softbias.data.named import CIFAR10, IMAGENETTE, IMAGEWOOF
+from softbias.data.named import CIFAR10, IMAGENETTE, IMAGEWOOF, first_classes
 
 # The real ones, if they are here.
 PACKS = Path(os.environ.get("SOFTBIAS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
@@ -170,9 +170,13 @@ FORMS = {  # (set, form) -> (what writes it, pictures per split, classes)
     ("imagewoof", "pack"): (lambda root, _: write_nette(root, "imagewoof", IMAGEWOOF), {"train": 20, "test": 20}, 10),
     ("imagewoof", "files"): (lambda root, _: write_folders(root / "imagewoof2", IMAGEWOOF), {"train": 10, "test": 10}, 10),
     ("imagenet", "files"): (lambda root, _: write_folders(root / "imagenet", IMAGENET), {"train": 3, "test": 3}, 3),
+    ("imagenet100", "files"): (
+        lambda root, _: write_folders(root / "imagenet", (*first_classes(100), *IMAGENET[1:])),
+        {"train": 100, "test": 100}, 100,
+    ),
     ("tiny-imagenet", "files"): (lambda root, _: write_tiny(root), {"train": 3, "test": 3}, 3),
     ("tiny-imagenet", "sorted files"): (
         lambda root, _: write_folders(root / "tiny-imagenet-200", TINY, "images"), {"train": 3, "test": 3}, 3,
     ),
 }  # fmt: skip
-SIZE = {"cifar10": 32, "cifar100": 32, "imagenet": 224, "tiny-imagenet": 64}  # the others: 96
+SIZE = {"cifar10": 32, "cifar100": 32, "imagenet": 224, "imagenet100": 224, "tiny-imagenet": 64}  # the others: 96

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import urllib.request
 from pathlib import Path
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from softbias.data import fashion, obtain
-from softbias.data.named import CIFAR10, DATASETS, IMAGENETTE, IMAGEWOOF, data_location, load_named
+from softbias.data import fashion, load_dataset, obtain, open_source
+from softbias.data.named import CIFAR10, DATASETS, IMAGENETTE, IMAGEWOOF, data_location, first_classes, load_named
+from softbias.data.sources import source_name
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
 
@@ -22,6 +24,7 @@ from .small_sets import (
     SIZE,
     assert_colors_are_labels,
     own_folders,  # noqa: F401  used by every test
+    picture,
     write_arrays,
     write_batches,
     write_folders,
@@ -47,7 +50,7 @@ def test_sizes_classes_and_splits(name, form, tmp_path, monkeypatch):
     assert data.images.dtype == np.uint8
     assert data.labels.dtype == np.int64
     assert_colors_are_labels(data, tolerance=3 if "files" in form else 0)  # JPEG
-    official_val = name in ("imagenette", "imagewoof", "imagenet", "tiny-imagenet")
+    official_val = name in ("imagenette", "imagewoof", "imagenet", "imagenet100", "tiny-imagenet")
     assert (Note("official-val-is-test") in data.notes) == official_val
 
 
@@ -153,6 +156,34 @@ def test_names_of_wordnet_ids_are_words_and_none_is_used_twice(tmp_path, monkeyp
     assert load_named("imagewoof", data_dir=tmp_path).class_names == tuple(IMAGEWOOF.values())
 
 
+def test_imagenet100_is_the_first_hundred_classes_of_imagenet(tmp_path):
+    known = first_classes(100)
+    assert len(known) == 100 and list(known) == sorted(known)
+    write_folders(tmp_path / "imagenet", (*IMAGENET[1:], *known))
+    data = load_named("imagenet100", data_dir=tmp_path, img_size=32)
+    assert data.class_names[0] == "tench" and data.class_names[-1] == "goose" and "crane" not in " ".join(data.class_names)
+    assert {Path(file).parent.name for file in data.files} == set(known)
+    shutil.rmtree(tmp_path / "imagenet" / "train" / "n01855672")
+    with pytest.raises(SoftbiasError, match="n01855672"):
+        load_named("imagenet100", data_dir=tmp_path, img_size=32)
+
+
+def test_a_folder_of_that_name_does_not_stand_in_for_a_named_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_arrays(tmp_path / "sets" / "cifar10")
+    for name in ("red", "blue"):
+        (tmp_path / "cifar10" / name).mkdir(parents=True)
+        for number in range(12):
+            picture(number, 32).save(tmp_path / "cifar10" / name / f"{number}.png")
+    named = load_dataset("cifar10", data_dir="sets")
+    assert named.class_names == CIFAR10 and Note("folder-of-that-name", {"name": "cifar10"}) in named.notes
+    for own in ("./cifar10", "cifar10/", Path("cifar10")):
+        found = load_dataset(own)
+        assert found.class_names == ("blue", "red") and not any(note.kind == "folder-of-that-name" for note in found.notes)
+        assert source_name(own) == "./cifar10" and open_source(source_name(own)).path is not None
+    assert source_name("cifar10") == "cifar10" and source_name("sets/") == "sets"
+
+
 def test_notes_carry_the_geometry(tmp_path, monkeypatch):
     write_npz(tmp_path, "flowers102", FLOWERS, 3)
     assert Note("pack-cropped", {"side": 96}) in load_named("flowers102", data_dir=tmp_path).notes
@@ -168,6 +199,7 @@ WANTED = {
     "imagenette": ("imagenette2/", "imagenette2-320/", "imagenette2-160.tgz", "imagenette_96.npz"),
     "imagewoof": ("imagewoof2/", "imagewoof2-320/", "imagewoof2-160.tgz", "imagewoof_96.npz"),
     "imagenet": ("imagenet/ with train/ and val/", "ILSVRC2012_img_train.tar"),
+    "imagenet100": ("imagenet/ with train/ and val/", "n01440764/ to n01855672/", "imagenet100/"),
     "tiny-imagenet": ("tiny-imagenet-200/", "val/val_annotations.txt", "tiny-imagenet-200.zip"),
 }
 

@@ -5,6 +5,7 @@ import torch
 
 from softbias.grid import Grid
 from softbias.regularizers import Style, patch_grams, style_loss, style_similarity
+from softbias.regularizers.style import style_distances
 
 GRID = Grid(4, 4)
 
@@ -72,10 +73,19 @@ def test_a_tolerance_is_taken_off_every_pair():
 
 def test_the_released_distance_is_the_power_sum_of_its_formula():
     grams = patch_grams(noise(), GRID)
-    gaps = (grams[:, :, None] - grams[:, None]).abs().flatten(3)
+    gaps = (grams[:, :, None] - grams[:, None] + 1e-6).abs().flatten(3)
     expected = gaps.pow(0.1).sum(-1).pow(10)
+    expected = expected - expected.amin((1, 2), keepdim=True)
     expected = expected / expected.amax((1, 2), keepdim=True)
     torch.testing.assert_close(style_similarity(noise(), GRID, distance="released"), expected)
+
+
+def test_the_released_distance_is_pytorchs_pairwise_one():
+    """Its epsilon is inside of the absolute value, so two patches of one style are not at distance zero."""
+    grams = patch_grams(noise(1), GRID).flatten(2)[0]
+    expected = torch.nn.functional.pairwise_distance(grams[:, None], grams[None], p=0.1, eps=1e-6)
+    torch.testing.assert_close(style_distances(patch_grams(noise(1), GRID), "released")[0], expected)
+    assert expected.diagonal().min() > 1000 and not torch.equal(expected, expected.mT)
 
 
 def test_a_region_of_the_whole_picture_has_nothing_to_differ_from():

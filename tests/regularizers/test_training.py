@@ -24,6 +24,7 @@ def noise_set(count: int = 48) -> Dataset:
 def train(out: Path, *regularize: str, model: str = "arvit_nano", **options):
     settings = {"epochs": 2, "batch_size": 12, "val_fraction": 0.0, "augmentation.cutmix": 1.0, "page": False, **options}
     chosen = {"patch_size": 4} if not model.startswith("timm:") else {"patch_size": 4, "depth": 2}
+    chosen = settings.pop("model_options", chosen)
     source = settings.pop("source", None)
     return fit(
         noise_set(), model, "small", out=out, model_options={} if source else chosen, start=source or "scratch", device="cpu",
@@ -117,6 +118,16 @@ def test_a_run_stopped_within_an_epoch_continues_to_the_same_weights_and_terms(b
         assert {name: value for name, value in row.items() if name.endswith(("loss", "active"))} == {
             name: value for name, value in whole.items() if name.endswith(("loss", "active"))
         }
+
+
+def test_a_loss_that_is_zero_in_all_of_the_training_is_named(both, tmp_path):
+    result = train(
+        tmp_path / "local", "distance:layer=0", model="convit_nano", epochs=1, model_options={"patch_size": 4, "strength": 9}
+    )
+    assert rows(result.path)[0]["distance_active"] == 0
+    assert result.summary["notes"][-1] == {"kind": "regularizer-idle", "values": {"name": "distance"}}
+    notes = json.loads((both / "summary.json").read_text())["notes"]
+    assert "regularizer-idle" not in [note["kind"] for note in notes]
 
 
 def test_timm_models_are_regularized_by_name(tmp_path):

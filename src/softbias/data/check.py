@@ -21,11 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softbias.data.arrays import is_array_folder, read_arrays
+from softbias.data.dataset import Dataset
 from softbias.data.decode import COPY_SIZE, THUMBNAIL, BrokenImageError, in_order, load, reason_of, require_bytes, thumbnail
 from softbias.data.duplicates import near_groups, thumbnails
 from softbias.data.groups import HELD_OUT, Pair, count_pairs, cut_groups, members_of, pairs_across, pairs_within
+from softbias.data.named import list_datasets
 from softbias.data.resizing import Images
-from softbias.data.sources import read_listing
+from softbias.data.sources import is_named, open_source, read_listing
 from softbias.data.splits import splits_of, without_split
 from softbias.data.splitting import split_arrays, split_readable
 from softbias.errors import SoftbiasError
@@ -87,16 +89,25 @@ def check(
     path: str | Path,
     *,
     group_by: str | None = None,
+    data_dir: str | Path | None = None,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Look at every picture of a folder, a CSV file or arrays. Only a path that does not exist raises an error."""
+    """Look at every picture of a folder, a CSV file, arrays, or a named set. Only one that does not exist raises an error.
+
+    data_dir   the folder of named sets
+    """
+    if is_named(path):
+        named = open_source(path, group_by)
+        return _check_arrays(named.read(data_dir=data_dir, progress=progress))
+    if data_dir is not None:
+        raise SoftbiasError(f"data_dir is for named sets ({', '.join(list_datasets())}), but {path} is not one")
     path = Path(path)
     if not path.exists():
-        raise SoftbiasError(f"{path} does not exist; give a folder, a CSV file or an .npz file")
+        raise SoftbiasError(f"{path} does not exist; give a folder, a CSV file, an .npz file, or {', '.join(list_datasets())}")
     try:
         if path.suffix.lower() in (".npz", ".npy") or is_array_folder(path):
-            return _check_arrays(path)
+            return _check_arrays(read_arrays(path))
         listing = read_listing(path, group_by)
     except SoftbiasError as error:
         return Report(path.name, problems=(Problem("error", Note("cannot-be-listed", {"reason": str(error)})),))
@@ -134,8 +145,7 @@ def check(
     return _report(*about, everything, (*listing.notes, *made, *notes), modes, _sizes([look.size for look in looks]))
 
 
-def _check_arrays(path: Path) -> Report:
-    data = read_arrays(path)
+def _check_arrays(data: Dataset) -> Report:
     split = np.full(len(data), "", dtype="<U5")
     for name, indices in data.splits.items():
         split[indices] = name

@@ -40,6 +40,7 @@ class Dataset:
     files         the file of each picture, if it came from a file
     groups        a number per picture that those share which stay together in splits that are made; None if no two do
     whole         the same pictures whole, for crops; None: crops are cut from `images`
+    small         the same pictures before they were enlarged, (N, s_h, s_w, 3); None where they were not, or came from files
     notes         what was done on the way (split made here, aspect ratio, skipped files), to be shown to the user
     """
 
@@ -52,6 +53,7 @@ class Dataset:
     notes: tuple[Note, ...] = field(default=())
     groups: NDArray[np.int64] | None = None
     whole: WholeImages | None = None
+    small: NDArray[np.uint8] | None = None
 
     def __post_init__(self) -> None:
         count = len(self.labels)
@@ -71,6 +73,8 @@ class Dataset:
             raise SoftbiasError(f"{self.name}: groups must be one number per picture, ({count},), got {self.groups.shape}")
         if self.whole is not None and not len(self.whole.images) == len(self.whole.aspects) == count:
             raise SoftbiasError(f"{self.name}: there must be {count} whole pictures, but there are {len(self.whole.images)}")
+        if self.small is not None and len(self.small) != count:
+            raise SoftbiasError(f"{self.name}: there must be {count} small pictures, but there are {len(self.small)}")
         together = np.concatenate([*self.splits.values(), np.empty(0, np.int64)])
         if len(np.unique(together)) != len(together):
             raise SoftbiasError(f"{self.name}: a picture is in two splits, or twice in one")
@@ -89,6 +93,10 @@ class Dataset:
 
     def with_notes(self, *notes: Note) -> Dataset:
         return replace(self, notes=(*self.notes, *notes))
+
+    def as_small(self) -> Dataset:
+        """The set with its pictures as they were before they were enlarged."""
+        return self if self.small is None else replace(self, images=self.small, small=None)
 
     def with_splits(self, splits: dict[str, NDArray[np.int64]]) -> Dataset:
         return replace(self, splits=splits)

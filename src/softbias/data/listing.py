@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -114,6 +114,17 @@ def list_folder(root: str | Path) -> Listing:
         raise SoftbiasError(
             f"{error.filename} may not be read: permission denied; try chmod -R u+rX, or ask its owner"
         ) from error
+
+
+def list_classes(root: Path, class_names: Iterable[str]) -> Listing:
+    """The pictures in some of the class folders of root, which must exist."""
+    walk = FolderWalk(root)
+    found = {name: walk.below(root / name, Counter()) for name in class_names}
+    empty = [name for name, files in found.items() if not files]
+    if empty:
+        raise SoftbiasError(f"{root} has no pictures in {some(empty)}")
+    classes = [name for name, files in found.items() for _ in files]
+    return make_listing(root, [file for files in found.values() for file in files], classes, None, walk.notes())
 
 
 def list_unlabeled(root: str | Path) -> Listing:

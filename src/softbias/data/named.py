@@ -176,6 +176,29 @@ def imagenet(request: DatasetRequest) -> Dataset:
     return data if classes == 1000 else data.with_notes(Note("part-of-imagenet", {"classes": classes}))
 
 
+def imagenet100(request: DatasetRequest) -> Dataset:
+    """The first hundred classes of ImageNet, by WordNet id: n01440764 (tench) to n01855672 (goose), as in ConViT's analysis.
+
+    They are taken out of ImageNet's own folders, or out of a folder imagenet100/ beside them in the data folder.
+    """
+    known = first_classes(100)
+    return class_folders(request, ("imagenet100", "imagenet", "ILSVRC2012"), 224, known, part=True) or missing(
+        request,
+        "ImageNet, as for the set imagenet: imagenet/ with train/ and val/, each with a folder per class, of which the first "
+        f"100 are taken ({next(iter(known))}/ to {list(known)[-1]}/)",
+        "imagenet100/ with train/ and val/, each with the folders of these 100 classes",
+    )
+
+
+def first_classes(count: int) -> dict[str, str]:
+    """WordNet ids of ImageNet's first classes, in order, and their names."""
+    from timm.data import ImageNetInfo
+
+    info = ImageNetInfo("imagenet-1k")
+    ordered = sorted(zip(info.label_names(), info.label_descriptions(), strict=True))
+    return dict(ordered[:count])
+
+
 def tiny_imagenet(request: DatasetRequest) -> Dataset:
     root = request.folder_with(("train", "val/val_annotations.txt"), "tiny-imagenet-200", "tiny-imagenet")
     if root is None:
@@ -208,6 +231,7 @@ DATASETS |= {
     "imagenette": imagenette,
     "imagewoof": imagewoof,
     "imagenet": imagenet,
+    "imagenet100": imagenet100,
     "tiny-imagenet": tiny_imagenet,
 }
 register_dataset = DATASETS.register

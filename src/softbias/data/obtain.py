@@ -17,7 +17,7 @@ import numpy as np
 
 from softbias.data.cache import decode_all, may_write
 from softbias.data.dataset import Dataset
-from softbias.data.listing import Listing, list_folder, make_listing, refuse_unlearned_classes, some
+from softbias.data.listing import Listing, list_classes, list_folder, make_listing, refuse_unlearned_classes, some
 from softbias.data.packs import DatasetRequest, resized_set
 from softbias.data.splits import splits_of
 from softbias.environment import is_on, why_unreachable
@@ -72,24 +72,34 @@ def flower_files(request: DatasetRequest) -> Dataset | None:
 
 
 def class_folders(
-    request: DatasetRequest, names: Sequence[str], size: int, known: Mapping[str, str] | None = None
+    request: DatasetRequest,
+    names: Sequence[str],
+    size: int,
+    known: Mapping[str, str] | None = None,
+    *,
+    part: bool = False,
 ) -> Dataset | None:
-    """train/ and val/ with one folder per class, named by its WordNet id. known: the ids that are needed, and their names."""
+    """train/ and val/ with one folder per class, named by its WordNet id.
+
+    known   the ids that are needed, and their names
+    part    whether the folders may have other classes as well, which are left out
+    """
     for folder in (*(request.root / name for name in names), request.root):
         parts = {"train": folder / "train", "test": folder / "val"}
-        if not all(part.is_dir() for part in parts.values()):
+        if not all(each.is_dir() for each in parts.values()):
             continue
         wnids = {path.name for path in parts["train"].iterdir() if re.fullmatch(r"n\d{8}", path.name)}
         if not wnids & set(known or wnids):
             continue  # another set
-        if known and wnids != set(known):
-            wrong = some(sorted(wnids ^ set(known)))
+        wrong_ids = set(known or ()) - wnids if part else wnids ^ set(known or wnids)
+        if wrong_ids:
+            wrong = some(sorted(wrong_ids))
             raise SoftbiasError(
                 f"{parts['train']} must have one folder per class of {request.name}; missing or too many: {wrong}"
             )
         if not any(path.is_dir() for path in parts["test"].iterdir()):
             raise SoftbiasError(f"the pictures in {parts['test']} are in no class folders: sort them into n01440764/, …")
-        lists = {split: list_folder(part) for split, part in parts.items()}
+        lists = {split: list_classes(root, known) if known and part else list_folder(root) for split, root in parts.items()}
         return decoded(request, joined(folder, lists), size, VAL_IS_TEST, known=known)
     return None
 

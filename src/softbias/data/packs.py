@@ -158,7 +158,9 @@ def resized_set(data: Dataset, size: tuple[int, int] | None, resize_mode: str, f
         return resize_all(data.images, size, resize_mode) if may_write() else noise(len(data.images), size)
 
     images = decode_pack(files, size, resize_mode, make) if files and may_write() else make()
-    return replace(data, images=images).with_notes(*resize_notes(data.img_size, size, resize_mode))
+    enlarged = size[0] >= data.img_size[0] and size[1] >= data.img_size[1]
+    small = data.images if enlarged and may_write() else None
+    return replace(data, images=images, small=small).with_notes(*resize_notes(data.img_size, size, resize_mode))
 
 
 def resize_notes(before: tuple[int, int], after: tuple[int, int], resize_mode: str) -> tuple[Note, ...]:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -130,7 +131,7 @@ class Source:
             refuse_for_named(self.name, [option for option, given in own.items() if given])
             return load_named(
                 self.name, data_dir=data_dir, img_size=img_size, resize_mode=resize_mode, download=download, progress=progress
-            )
+            ).with_notes(*self.beside())
         size = None if img_size is None else height_and_width(img_size)
         if self.listing is None:
             if manifest is not None:
@@ -166,15 +167,33 @@ class Source:
         about = (listing.name, images, found.listing.labels, listing.class_names, found.splits, files)
         return Dataset(*about, notes=(*notes, *found.notes), groups=found.groups, whole=whole)
 
+    def beside(self) -> tuple[Note, ...]:
+        """A note where the working directory has something of the name of a named set, which is not read."""
+        return (Note("folder-of-that-name", {"name": self.name}),) if Path(self.name).exists() else ()
+
     def read_with(self, options: Mapping[str, Any], progress: Progress | None = None) -> Dataset:
         """`read` with options that are checked first; `group_by` and `unlabeled` among them were arguments of `open_source`."""
         given = {name: value for name, value in DataOptions.check(options).items() if name not in ("group_by", "unlabeled")}
         return self.read(**given, progress=progress)
 
 
+def is_named(source: str | Path) -> bool:
+    """Whether this is the name of a set. Text is a name before it is a path: ./fashion is the folder, and so is a Path."""
+    return isinstance(source, str) and source in list_datasets()
+
+
+def source_name(source: str | Path) -> str:
+    """A set's name as it is, or a path in one spelling ("pictures/" is "pictures") that is nobody's name."""
+    if is_named(source) or not Path(source).exists():
+        return str(source)
+    path = str(Path(source))
+    return os.path.join(".", path) if is_named(path) else path
+
+
 def open_source(source: str | Path, group_by: str | None = None, unlabeled: bool | None = None) -> Source:
     """A set by name (`softbias.data.named.DATASETS`), or the user's own: a folder, a CSV file, an .npz file, a folder of
-    .npy files. A folder or a CSV file is listed here, and only here.
+    .npy files. A folder or a CSV file is listed here, and only here. Where a folder has the name of a set, the name is the
+    set, and a note says so; ./NAME is the folder.
 
         source = open_source("my_pictures")
         source.count, source.size               # for choices that come before decoding
@@ -190,7 +209,7 @@ def open_source(source: str | Path, group_by: str | None = None, unlabeled: bool
             raise SoftbiasError(f"pictures without classes are the files below a folder, all for training, but {wrong}")
         listing = list_unlabeled(path)
         return Source(listing.name, path, listing)
-    if str(source) in list_datasets() and not path.exists():
+    if is_named(source):
         refuse_for_named(str(source), ["group_by"] if group_by else [])
         return Source(str(source))
     if not path.exists():

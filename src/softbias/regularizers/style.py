@@ -8,7 +8,8 @@ The pixels are those the model receives (augmented, mixed, normalized), without 
 
     rho                     the tolerated difference: with ρ > 0 attention to similar patches is rewarded. Most images are then
                             below the floor of the logarithm, and get no gradient: watch `active`
-    distance="released"     S = (Σ |G_n − G_m|^0.1)^10 / max, as the documents' code has it, which uses ρ = .17
+    distance="released"     S = (Σ |G_n − G_m + ε|^0.1)^10, stretched to [0, 1] over the image, with ε = 1e-6, as the documents'
+                            code has it, which uses ρ = .17. Because of ε, S is not quite symmetric
     region                  side of a square of patches whose styles are compared as one: both axes of the map are
                             average-pooled, and the Gram matrix is that of the whole region
 
@@ -35,7 +36,7 @@ from softbias.grid import Grid
 from softbias.regularizers.base import Regularizer, check_choice, default_maps, head_average, minmax, reduce
 
 DISTANCES = ("mse", "released")
-POWER = 0.1  # of the released distance
+POWER, EPSILON = 0.1, 1e-6  # of the released distance
 NOTHING = 1e-12  # of the largest G²: styles that differ by less differ by rounding
 
 
@@ -75,7 +76,7 @@ def style_distances(grams: Tensor, distance: str = "mse") -> Tensor:
     total = entries.new_zeros(len(entries), entries.shape[1], entries.shape[1])
     for column in entries.unbind(-1):  # one after the other, so that no (B, R, R, C²) is held
         gap = column[:, :, None] - column[:, None, :]
-        total += gap.square() if distance == "mse" else gap.abs().pow(POWER)
+        total += gap.square() if distance == "mse" else (gap + EPSILON).abs().pow(POWER)
     return total / entries.shape[-1] if distance == "mse" else total.pow(1 / POWER)
 
 
@@ -84,6 +85,8 @@ def style_similarity(images: Tensor, grid: Grid, *, distance: str = "mse", regio
     """S of every pair of regions, from 0 (same style) to 1; zero for an image of one style.  # (B, C, …) -> (B, R, R)"""
     grams = patch_grams(images, region_grid(grid, region))
     found = style_distances(grams, distance)
+    if distance == "released":  # the least is not zero
+        found = found - found.amin((1, 2), keepdim=True)
     most = found.amax((1, 2), keepdim=True)
     spread = (grams - grams.mean(1, keepdim=True)).square().amax((1, 2, 3))
     same = (spread <= NOTHING * grams.square().amax((1, 2, 3)))[:, None, None]
