@@ -24,6 +24,12 @@ def test_fields_of_the_recipe_and_of_its_augmentation_can_be_overridden():
     assert find_recipe("small").augmentation.flip == 0.5
 
 
+def test_epochs_replace_the_steps_that_a_recipe_had():
+    short = find_recipe("quick").with_overrides({"steps": 12})
+    assert short.with_overrides({"epochs": 10}).steps is None and short.with_overrides({"epochs": 10}).epochs == 10
+    assert short.with_overrides({"epochs": 10, "steps": 7}).steps == 7 and short.with_overrides({"lr": 1e-3}).steps == 12
+
+
 def test_unknown_fields_are_refused_with_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'epochs'"):
         find_recipe("small").with_overrides({"epocs": 3})
@@ -35,7 +41,14 @@ def test_unknown_fields_are_refused_with_the_nearest():
 
 def test_the_learning_rate_scales_with_the_batch_where_the_recipe_says_so():
     assert find_recipe("deit").peak_lr() == pytest.approx(1e-3)
+    assert find_recipe("convit").peak_lr() == pytest.approx(4e-4)
     assert Recipe(lr=1e-3, batch_size=64).peak_lr() == 1e-3
+
+
+def test_convit_differs_from_deit_in_learning_rate_and_batch_alone():
+    convit, deit = find_recipe("convit"), find_recipe("deit")
+    assert (convit.lr, convit.batch_size, deit.lr, deit.batch_size) == (4e-4, 512, 5e-4, 1024)
+    assert convit.with_overrides({"lr": deit.lr, "batch_size": deit.batch_size}) == deit
 
 
 def test_cosine_warms_up_peaks_and_ends_at_its_floor():

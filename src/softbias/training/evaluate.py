@@ -79,13 +79,12 @@ def evaluate_split(
     return probabilities, labels, score(probabilities, labels, objective.output_names(data.class_names))
 
 
-def validate(plan: TrainingPlan, ema: ModelEma | None) -> tuple[float, float]:
-    """Accuracy and loss on the validation images, with the averaged weights where there are any."""
-    assert plan.validation is not None
+def validate(plan: TrainingPlan, images: SplitImages, ema: ModelEma | None) -> tuple[float, float]:
+    """Accuracy and loss on held-out images, with the averaged weights where there are any."""
     batches = plan.batches
     with averaged_weights(plan.model, ema):
         probabilities, labels = predict_probabilities(
-            plan.in_use(), plan.validation, batches.mean, batches.std,
+            plan.in_use(), images, batches.mean, batches.std,
             objective=batches.objective, precision=plan.accelerator.autocast(),
         )  # fmt: skip
     chosen = probabilities[range(len(labels)), labels].clip(SMALLEST)

@@ -153,8 +153,11 @@ def end_epoch(prepared: Prepared, epoch: Epoch, lr: float, meter: Meter) -> dict
     row |= {"seconds": round(state.seconds, 3), "images_per_second": speed}
     if accelerator.device.type == "cuda":
         row["memory"] = torch.cuda.max_memory_allocated()
-    if plan.validation is not None and (number % prepared.evaluate_every == 0 or state.step >= state.total_steps):
-        accuracy, loss = validate(plan, state.ema)
+    due = number % prepared.evaluate_every == 0 or state.step >= state.total_steps
+    if plan.watched is not None and due:
+        row["test_accuracy"] = validate(plan, plan.watched, state.ema)[0]
+    if plan.validation is not None and due:
+        accuracy, loss = validate(plan, plan.validation, state.ema)
         better = state.best.beaten_by(accuracy, loss)
         if better:
             state.best = Best(accuracy, loss, state.step, number)

@@ -74,6 +74,7 @@ class TrainingPlan:
     """What a training works on.
 
     validation   images that choose the best epoch; None: the last one is taken
+    watched      test images whose accuracy stands in the rows of epochs and decides nothing; None: they are seen at the end
     folder       where checkpoints go; None: none are written
     metrics      the file that gets a line per epoch
     frozen       only the head is trained
@@ -91,6 +92,7 @@ class TrainingPlan:
     frozen: bool = False
     img_size: tuple[int, int] | None = None
     settings: LoopSettings = field(default_factory=LoopSettings)
+    watched: SplitImages | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -199,9 +201,10 @@ def prepare(plan: TrainingPlan, display: Display, minutes: float | None = None) 
 def epochs_between_evaluations(plan: TrainingPlan) -> int:
     """More than one on a CPU, if nothing is chosen by validation and its images would take a large share of the time."""
     chooses = plan.recipe.select == "best" or plan.recipe.patience is not None
-    if plan.validation is None or chooses or plan.accelerator.device.type != "cpu":
+    held_out = [images for images in (plan.validation, plan.watched) if images is not None]
+    if not held_out or (plan.validation is not None and chooses) or plan.accelerator.device.type != "cpu":
         return 1
-    return round(len(plan.validation) / (EVALUATED * len(plan.batches.images)))
+    return round(sum(map(len, held_out)) / (EVALUATED * len(plan.batches.images)))
 
 
 def should_compile(model: nn.Module, recipe: Recipe, device: torch.device, images: int, img_size: tuple[int, int]) -> bool:
