@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from softbias.pages.charts import Axis, Chart, Series
+from softbias.pages.charts import LINES, Axis, Chart, Series
 from softbias.pages.interactive import BROAD, SLIM, figure_sizes, key_mark, svg
 from softbias.pages.static import png, sheet
 from softbias.pages.theme import COLORS, DASHES, MARKERS, PALETTE, color_of, dash_of, marker_of
 
-KINDS = ("line", "curve", "thin", "dots", "upright", "across", "span", "columns", "reference", "published", "fit")
+KINDS = ("line", "curve", "thin", "mean", "dots", "upright", "across", "span", "columns", "reference", "published", "fit")
 
 
 def chart(**changes) -> Chart:
@@ -40,6 +40,18 @@ def test_both_renderers_draw_every_kind():
     with Image.open(io.BytesIO(png(chart()))) as image:
         assert image.width > 700
     assert len(sheet([chart(), chart()]).axes) >= 2
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_a_single_point_of_a_line_can_be_seen_in_both_drawings(kind):
+    def drawn(y):
+        return Chart("k", "t", [Series(kind, "s", [1, 2, 3], y, 0)], Axis(range=(0, 4)), Axis(range=(0, 4)))
+
+    nothing, alone, joined = drawn([math.nan] * 3), drawn([math.nan, 2.0, math.nan]), drawn([1.0, 2.0, 1.0])
+    marks = [svg(one).count('class="mark"') for one in (nothing, alone, joined)]
+    assert marks == [0, 1, 0]
+    white, dot = (np.asarray(Image.open(io.BytesIO(png(one))).convert("L"), int) for one in (nothing, alone))
+    assert np.abs(white - dot).max() > 60 and (white != dot).sum() > 30  # a mark of some pixels, and not a faint one
 
 
 def test_points_lie_at_their_values_and_the_higher_value_stands_higher():

@@ -99,7 +99,7 @@ def test_integrated_gradients_add_up_to_the_difference_of_scores():
     assert integrated(model, images, target).sum().item() == pytest.approx(difference, rel=0.05)
 
 
-@pytest.mark.parametrize("name", ["convit_nano", "dwconv_nano", "resnet_nano"])
+@pytest.mark.parametrize("name", ["convit_nano", "dwconv_nano", "dwnet_nano", "resnet_nano"])
 def test_every_method_that_suits_a_model_gives_shares_of_its_cells(name):
     torch.manual_seed(0)
     model, images = create_model(name, num_classes=3).eval(), torch.randn(2, 3, 32, 32)

@@ -126,7 +126,7 @@ def test_a_mistake_is_one_line_and_status_two(words, expected, tmp_path, capsys)
 
 
 def test_weights_tell_whether_they_were_trained():
-    for name in ("convit_nano", "resnet_nano", "timm:resnet10t", "dwconv_nano"):
+    for name in ("convit_nano", "resnet_nano", "timm:resnet10t", "dwconv_nano", "dwnet_nano"):
         model = create_model(name, num_classes=3, img_size=32)
         assert weights_of(model) == "untrained", name
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

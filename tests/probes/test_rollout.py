@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from softbias.attention import NoAttentionMapError
 from softbias.grid import Grid
 from softbias.models import Layer, create_model
-from softbias.probes.attribution import attention_gradient_rollout, attention_rollout, inspect_with_gradients
+from softbias.models.inspect import inspect
+from softbias.probes.attribution import METHODS, attention_gradient_rollout, attention_rollout, inspect_with_gradients
 from softbias.probes.faithfulness import rollout_agreement
 from softbias.probes.rollout import (
     drop_smallest,
@@ -68,6 +69,40 @@ def test_the_maximum_differs_from_the_mean_where_heads_do():
     maps = torch.tensor([[[0.5, 0.5], [0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]]])[None]
     torch.testing.assert_close(rollout([maps], heads="mean", residual=0.0)[0, 0], torch.tensor([0.75, 0.25]))
     torch.testing.assert_close(rollout([maps], heads="max", residual=0.0)[0, 0], torch.tensor([2 / 3, 1 / 3]))
+
+
+@pytest.mark.parametrize(("heads", "joined"), [("max", [[0.6, 0.8], [0.5, 0.5]]), ("min", [[0.2, 0.4], [0.5, 0.5]])])
+def test_the_identity_is_added_before_rows_are_normalized(heads, joined):
+    """Abnar and Zuidema's order: a maximum over heads that sums to 1.4 counts more than the residual branch."""
+    maps = torch.tensor([[[0.6, 0.4], [0.5, 0.5]], [[0.2, 0.8], [0.5, 0.5]]])[None]
+    step = 0.5 * torch.eye(2) + 0.5 * torch.tensor(joined)
+    step = step / step.sum(-1, keepdim=True)
+    torch.testing.assert_close(rollout([maps, maps], heads=heads)[0], step @ step)
+
+
+def test_for_shares_the_order_does_not_matter_under_the_mean():
+    maps = torch.rand(2, 3, 5, 5, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    step = (torch.eye(5) + maps.mean(1)) / 2
+    torch.testing.assert_close(rollout([maps]), step / step.sum(-1, keepdim=True))
+
+
+def test_ibits_own_rule_is_half_the_identity_and_half_the_maximum_with_signs():
+    maps = [torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(layer)) - 1 for layer in range(3)]
+    steps = [0.5 * torch.eye(5) + 0.5 * layer.amax(1) for layer in maps]
+    found = rollout(maps, heads="max", signed="keep", normalize=False)
+    torch.testing.assert_close(found, steps[2] @ steps[1] @ steps[0])
+    assert (found < 0).any()
+    with pytest.raises(ValueError, match="normalize=False"):
+        rollout(maps, signed="keep")
+
+
+def test_ibits_own_rule_is_a_way_to_explain_a_model_with_signed_maps():
+    model = create_model("ibit_nano", num_classes=3).eval()
+    images = random_images()
+    maps = [attention for _, attention in sorted(inspect(model, images).maps.items())]
+    rolled = rollout(maps, heads="max", signed="keep", normalize=False)[:, 0, 1:].abs()
+    expected = (rolled / rolled.sum(-1, keepdim=True)).unflatten(1, (8, 8))
+    torch.testing.assert_close(METHODS["rollout-signed"](model, images, torch.tensor([0, 1])), expected)
 
 
 def test_the_discarded_share_is_the_smallest_of_each_row():

@@ -8,9 +8,13 @@ import torch
 from PIL import Image
 from torch import nn
 
+from softbias.data.dataset import Dataset
+from softbias.data.packs import resized_set
 from softbias.data.scenes import combined, load_backgrounds, on_background, textures
+from softbias.errors import SoftbiasError
 from softbias.models import create_model
 from softbias.probes import scenes as scenes_module
+from softbias.probes.resolution import resized
 from softbias.probes.scenes import background_probe, combined_probe, draw_examples, random_histogram, random_matching
 
 CLASSES = 10
@@ -135,6 +139,51 @@ def test_both_entries_are_reported_for_ours_and_for_timms_vit():
         rows = combined_probe(model, (images, LABELS), n=20)
         assert [row["entry"] for row in rows if row["measure"] == "top4_matching"] == ["resize", "native"]
         assert {row["weights"] for row in rows} == {"untrained"} and all(row["value"] is not None for row in rows)
+
+
+class SeenSizes(BySeed):
+    """Remembers what enters it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[torch.Tensor] = []
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.seen.append(images)
+        return super().forward(images)
+
+
+@pytest.mark.parametrize(("probe", "factor"), [(combined_probe, 2), (background_probe, 4)])
+def test_an_entry_with_a_side_enlarges_scenes_of_the_set_s_own_images_and_shrinks_nothing(probe, factor):
+    noise = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    names = tuple(map(str, range(CLASSES)))
+    small = Dataset("noise", noise, LABELS, names, {"test": np.arange(40)})
+    enlarged = resized_set(small, (48, 48), "crop")
+    assert enlarged.img_size == (48, 48) and enlarged.as_small().img_size == (8, 8)
+    model = SeenSizes()
+    (row, *_) = probe(model, enlarged, n=4, entries=("48",))
+    assert row["entry"] == "48" and row["value"] is not None and model.seen[0].shape[-2:] == (48, 48)
+    other = SeenSizes()
+    probe(other, small, n=4, entries=(48,))
+    torch.testing.assert_close(model.seen[0], other.seen[0])  # scenes of the small images, whatever size the set was read at
+    native = SeenSizes()
+    probe(native, small, n=4, entries=("native",))
+    expected = resized(native.seen[0], (48, 48))
+    assert native.seen[0].shape[-1] == 8 * factor and torch.allclose(model.seen[0], expected, atol=1e-6)
+
+
+def test_an_entry_with_a_side_brings_a_model_of_another_size_to_it():
+    images = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)
+    rows = combined_probe(create_model("convit_nano", patch_size=8), (images, LABELS), n=4, entries=("resize", "96"))
+    assert [row["entry"] for row in rows if row["measure"] == "top4_matching"] == ["resize", "96"]
+    assert all(row["value"] is not None for row in rows)
+
+
+def test_an_entry_that_would_shrink_scenes_is_refused():
+    with pytest.raises(SoftbiasError, match="16 × 16"):
+        combined_probe(BySeed(), DATA, n=4, entries=("12",))
+    with pytest.raises(SoftbiasError, match="no entry 'bigger'"):
+        combined_probe(BySeed(), DATA, n=4, entries=("bigger",))
 
 
 def test_a_model_of_one_size_says_that_it_has_no_native_entry():

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-Kind = Literal["line", "curve", "thin", "dots", "upright", "across", "span", "columns", "reference", "published", "fit"]
+Kind = Literal[
+    "line", "curve", "thin", "mean", "dots", "upright", "across", "span", "columns", "reference", "published", "fit"
+]  # fmt: skip
+LINES = ("curve", "thin", "mean", "fit", "reference")  # kinds that draw nothing but a line
 Range = tuple[float, float]
 Ticks = Sequence[tuple[float, str]]
 
@@ -30,7 +33,8 @@ class Series:
 
     kind    line        markers, joined by a line, with a band from low to high
             curve       a line without markers, for many points
-            thin        a faint line: a single seed
+            thin        a faint line: a single seed, or a single layer
+            mean        a strong black line without markers: the mean of the other series
             dots        faint markers: single seeds
             upright     markers with a vertical whisker from low to high
             across      markers with a horizontal whisker from low to high
@@ -43,6 +47,8 @@ class Series:
     hover   a text for each point; a line break separates its lines
     label   written beside the last point
     other   the number of a second series without which this one makes no sense, as in a difference of two
+
+    A point of a line without a neighbor to join it with gets a marker, so that it can be seen.
     """
 
     kind: Kind
@@ -55,6 +61,19 @@ class Series:
     hover: Sequence[str] | None = None
     label: str = ""
     other: int | None = None
+
+    def lonely(self) -> list[int]:
+        """The points of a line that have no neighbor: a marker shows them.
+
+        >>> Series("curve", "a", [1, 2, 3, 4], [5.0, math.nan, 6.0, 7.0]).lonely()
+        [0]
+        """
+        there = [False, *(is_finite(x) and is_finite(y) for x, y in zip(self.x, self.y, strict=True)), False]
+        return [index for index in range(len(self.x)) if there[index : index + 3] == [False, True, False]]
+
+
+def is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
 
 
 @dataclass(frozen=True)
@@ -178,11 +197,11 @@ def log_levels(low: float, high: float) -> list[float]:
     return found[::every] or [low, high]
 
 
-def padded(values: Sequence[float], share: float = 0.08) -> Range:
-    """A range that holds the values and a margin of at least 1; it does not become negative because of its margin."""
+def padded(values: Sequence[float], share: float = 0.08, least: float = 1.0) -> Range:
+    """A range that holds the values and a margin of at least `least`; it does not become negative because of its margin."""
     kept = [value for value in values if math.isfinite(value)]
     low, high = min(kept), max(kept)
-    margin = max(share * (high - low), 1.0)
+    margin = max(share * (high - low), least)
     return max(low - margin, 0.0) if low >= 0 else low - margin, high + margin
 
 
@@ -237,7 +256,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """key: its name as a file; marked: the rows to stress. The first column holds names, all others hold numbers."""
+    """key: its name as a file; marked: the rows to stress; tall: it is shown in its full height, and not scrolled.
+
+    The first column holds names, all others hold numbers.
+    """
 
     key: str
     caption: str
@@ -245,6 +267,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     note: str = ""
     marked: Sequence[int] = field(default_factory=tuple)
+    tall: bool = False
 
 
 def line(*cells: str | Cell) -> list[Cell]:

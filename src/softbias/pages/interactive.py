@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from softbias.pages.charts import Axis, Chart, Series, label_positions
+from softbias.pages.charts import LINES, Axis, Chart, Series, label_positions
 from softbias.pages.format import shortened
 from softbias.pages.theme import DASHES, MARKERS, color_of, dash_of, marker_of
 
@@ -164,7 +164,7 @@ def draw(series: Series, frame: Frame, shade: float) -> Iterable[str]:
         for piece in pieces(zip(xs, *edges, strict=True)):
             there, back = ([f"{point[0]:g} {point[side]:g}" for point in piece] for side in (1, 2))
             yield f'<path class="band" fill-opacity="{shade}" d="M{"L".join([*there, *reversed(back)])}z"/>'
-    if series.kind in ("line", "curve", "thin", "fit", "reference"):
+    if series.kind in ("line", *LINES):
         for piece in pieces(zip(xs, ys, strict=True)):
             yield f'<path class="stroke" d="M{"L".join(f"{x:g} {y:g}" for x, y in piece)}"/>'
     if across or series.kind == "upright":
@@ -176,10 +176,13 @@ def draw(series: Series, frame: Frame, shade: float) -> Iterable[str]:
         step = min((b - a for a, b in itertools.pairwise(xs)), default=frame.width / 8)
         for x, y in zip(xs, ys, strict=True):
             yield f'<rect x="{x - 0.46 * step:g}" y="{y:g}" width="{0.92 * step:g}" height="{frame.down(0) - y:g}"/>'
-    if series.kind in ("line", "dots", "upright", "across", "published"):
+    marked: Sequence[int] = () if series.kind in ("span", "columns") else range(len(xs))
+    if series.kind in LINES:
+        marked = series.lonely()
+    if marked:
         path, size = MARKERS["diamond" if series.kind == "published" else marker_of(series.number)][2], 0.5
         size = size if series.kind == "dots" else 1.0
-        for x, y in zip(xs, ys, strict=True):
+        for x, y in ((xs[index], ys[index]) for index in marked):
             if finite(x, y):
                 scaled = "" if size == 1 else f" scale({size})"
                 yield f'<path class="mark" transform="translate({x - 6 * size:.1f} {y - 6 * size:.1f}){scaled}" d="{path}"/>'

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softbias.files import write_bytes
-from softbias.pages.charts import Axis, Chart, Series, label_positions
+from softbias.pages.charts import LINES, Axis, Chart, Series, label_positions
 from softbias.pages.format import shortened
 from softbias.pages.theme import DASHES, DPI, LIGHT, MARKERS, PALETTE, color_of, dash_of, marker_of
 
@@ -66,7 +66,7 @@ def sheet(charts: Sequence[Chart], *, width: float = 4.2, height: float = 3.0, c
         draw_chart(one, chart, size=8)
         one.set_title(chart.title, fontsize=9)
     heading(figure, title)
-    add_legend(figure, charts[0], size=7.5, columns=columns, always=True)
+    add_legend(figure, charts[0], size=7.5, columns=max(columns, COLUMNS), always=True, below=bool(title))
     return figure
 
 
@@ -156,7 +156,10 @@ def draw_series(axes: Axes, series: Series, shade: float) -> None:
             "curve": {"linewidth": 2.0, "linestyle": dash, "color": color},
             "fit": {"linewidth": 1.4, "linestyle": ":" if dash == "-" else dash, "color": color},
         }
-        axes.plot(x, y, **styles[series.kind], zorder=3)
+        inside = bool((x >= min(axes.get_xlim())).all() and (x <= max(axes.get_xlim())).all())
+        axes.plot(x, y, **styles[series.kind], zorder=3, clip_on=not inside)
+    elif series.kind == "mean":
+        axes.plot(x, y, color=LIGHT["ink"], linewidth=2.4, zorder=4)
     elif series.kind == "thin":
         axes.plot(x, y, color=color, alpha=0.35, linewidth=0.8, linestyle=dash)
     elif series.kind == "dots":
@@ -175,6 +178,10 @@ def draw_series(axes: Axes, series: Series, shade: float) -> None:
             across = series.kind == "across"
             (axes.hlines if across else axes.vlines)(y if across else x, low, high, color=color, alpha=0.55, linewidth=4)
         axes.plot(x, y, linestyle="", **mark, zorder=3)
+    if series.kind in LINES and series.lonely():
+        alone = series.lonely()
+        seen = {"color": LIGHT["ink"]} if series.kind == "mean" else {"alpha": 0.5} if series.kind == "thin" else {}
+        axes.plot(x[alone], y[alone], linestyle="", **{**mark, **seen}, zorder=4)
 
 
 def hue(number: int | None) -> str:
@@ -199,7 +206,10 @@ def in_legend(chart: Chart) -> list[int]:
     return found if len(found) > 1 and chart.names and not any(series.label for series in chart.series) else []
 
 
-def add_legend(figure: Figure, chart: Chart, *, size: float = 9, columns: int = COLUMNS, always: bool = False) -> None:
+def add_legend(
+    figure: Figure, chart: Chart, *, size: float = 9, columns: int = COLUMNS, always: bool = False, below: bool = False
+) -> None:
+    """The names of the series above the charts, or below them where a title stands above."""
     from matplotlib.lines import Line2D
 
     found = chart.numbers() if always and chart.names else in_legend(chart)
@@ -210,7 +220,9 @@ def add_legend(figure: Figure, chart: Chart, *, size: float = 9, columns: int = 
     longest = 34 if chart.wide or len(found) < COLUMNS else 22
     names = [shortened(chart.names[number], longest).replace("$", r"\$") for number in found]
     look: dict[str, Any] = {"frameon": False, "fontsize": size, "labelcolor": LIGHT["ink"], "handlelength": 3.4}
-    figure.legend(keys, names, loc="outside upper left", ncols=min(len(found), columns), **look)
+    figure.legend(
+        keys, names, loc="outside lower left" if below else "outside upper left", ncols=min(len(found), columns), **look
+    )
 
 
 def confusion_png(matrix: NDArray[np.int64], names: Sequence[str], theme: str = "light") -> bytes:

@@ -190,6 +190,7 @@ READING: dict[str, Callable[..., str]] = {  # data/listing, arrays, sources, nam
     "pack-squashed": lambda side: (
         f"the pack's pictures were squashed to a square of {side} × {side}: their aspect ratio is not kept"
     ),
+    "folder-of-that-name": lambda name: f"{name} is the named set; the folder of that name here is not used (it is ./{name})",
     "part-of-imagenet": lambda classes: f"{classes} of ImageNet's 1,000 classes",
     "fashion-origin": lambda: (
         "6,000 of 70,000 Fashion-MNIST pictures (Zalando SE, MIT), 28 × 28 gray, padded to 32 × 32, in three channels"
@@ -250,6 +251,7 @@ WORDING: dict[str, Callable[..., str]] = {
     "run-began-again": lambda reason: f"it began again, because {reason}",
     "metrics-lost": lambda: "metrics.jsonl was lost or damaged after the training, so the learning curves are not complete",
     "last-instead-of-best": last_instead_of_best,
+    "regularizer-idle": lambda name: f"the {name} loss was 0 in every step and changed nothing: attention already is as asked",
     "never-trained": lambda: "The weights were never trained: this shows the start of the model, not what it has learned.",
     "no-attention-maps": lambda: (
         "This model has no attention maps. Gradients show instead what counts for its decision: Grad-CAM on its last feature "

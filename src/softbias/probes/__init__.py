@@ -26,6 +26,7 @@ from softbias.errors import NotMeasurableError, unknown_name
 from softbias.models.inspect import unwrap
 from softbias.probes import (
     changes,
+    convolution,
     faithfulness,
     gradient_biasing,
     illustrations,
@@ -144,6 +145,10 @@ PROBES |= {
     "illustrations": Probe(
         illustrations.illustrations, illustrations.draw, "figures of positional attention and of mask targets", 0, ()
     ),
+    "convolution": Probe(
+        convolution.convolution, convolution.draw, "a convolution built from positional heads: the same output, one tap a head",
+        0, (),
+    ),
     "profile": Probe(
         profile.profile, profile.draw, "the most telling numbers of all probes: one page, one table",
         passes=((40, 1), (6, 2), (5, 4)),
@@ -153,4 +158,4 @@ register_probe = PROBES.register
 find_probe = PROBES.find
 list_probes = PROBES.names
 
-SUMMARIES = ("profile", "illustrations")  # probes that measure nothing beyond the others
+SUMMARIES = ("profile", "illustrations", "convolution")  # probes that measure nothing beyond the others

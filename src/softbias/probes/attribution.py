@@ -1,6 +1,7 @@
 """Ways to find the parts of an image that made the decision: functions (model, images, target) -> relevance of cells.
 
     rollout, rollout-max, rollout-min     attention alone, see `rollout`; the same map for every class
+    rollout-signed                        the same by IBiT's own rule: the maximum over heads, with signs, not normalized
     gradient-rollout                      attention weighted by how much the class depends on it
     gradients                             |x ⊙ ∂y/∂x|, summed over the pixels of a cell
     integrated-gradients                  |(x − x₀) ⊙ mean over the way from x₀ of ∂y/∂x| (Sundararajan et al., 2017), x₀ = 0
@@ -45,6 +46,7 @@ from softbias.probes.rollout import gradient_rollout, identity_like, output_rows
 
 Method = Callable[[nn.Module, Tensor, Tensor], Tensor]
 STEPS = 16  # on the way of integrated gradients
+OF_IBIT: Mapping[str, Any] = {"heads": "max", "signed": "keep", "normalize": False}  # the rule of the paper's figure
 
 # Maps with their gradients
 
@@ -241,6 +243,7 @@ METHODS: Mapping[str, Method] = {
     "rollout": lambda model, images, _: attention_rollout(model, images, missing="identity"),
     "rollout-max": lambda model, images, _: attention_rollout(model, images, missing="identity", heads="max", discard=0.9),
     "rollout-min": lambda model, images, _: attention_rollout(model, images, missing="identity", heads="min"),
+    "rollout-signed": lambda model, images, _: attention_rollout(model, images, missing="identity", **OF_IBIT),
     "gradient-rollout": lambda model, images, target: attention_gradient_rollout(model, images, target, missing="identity"),
     "gradients": gradients,
     "integrated-gradients": integrated_gradients,
@@ -248,7 +251,7 @@ METHODS: Mapping[str, Method] = {
     "random": noise,
 }
 PASSES = {"gradient-rollout": 2, "gradients": 2, "integrated-gradients": 2 * STEPS, "grad-cam": 2, "random": 0}  # others: 1
-BY_ATTENTION = ("rollout", "rollout-max", "rollout-min", "gradient-rollout")
+BY_ATTENTION = ("rollout", "rollout-max", "rollout-min", "rollout-signed", "gradient-rollout")
 
 
 def methods_for(model: nn.Module, images: Tensor) -> list[str]:

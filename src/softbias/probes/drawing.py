@@ -50,6 +50,14 @@ def from_zero(charts: list[Chart]) -> list[Chart]:
     return [replace(chart, y=replace(chart.y, range=(0.0, 1.05 * top))) for chart in charts]
 
 
+def on_one_scale(charts: list[Chart]) -> list[Chart]:
+    """The charts with one scale that holds all of their values and a margin, so that small changes can be seen."""
+    values = [value for chart in charts for value in values_of(chart, "y")]
+    low, high = min(values), max(values)
+    margin = 0.08 * (high - low) or 0.5
+    return [replace(chart, y=replace(chart.y, range=(low - margin, high + margin))) for chart in charts]
+
+
 def by_layer(rows: Rows, folder: Path, stem: str, measures: dict[str, str]) -> list[Path]:
     """A panel per measure: a line per model over its layers, a faint dot per head."""
     models = latest(rows)
@@ -71,7 +79,7 @@ def by_layer(rows: Rows, folder: Path, stem: str, measures: dict[str, str]) -> l
 
 
 def over_training(rows: Rows, folder: Path, stem: str, measure: str, title: str) -> list[Path]:
-    """A figure per model, a panel per layer, a line per head over the epochs."""
+    """A figure per model, a panel per layer, a line per head over the epochs, and a black one for their mean."""
     made = []
     for name, of_model in by_model(rows).items():
         chosen = [row for row in of_model if row["measure"] == measure and row["head"] is not None]
@@ -85,12 +93,38 @@ def over_training(rows: Rows, folder: Path, stem: str, measure: str, title: str)
                 line = sorted((row["epoch"], row["value"]) for row in chosen if row["layer"] == layer and row["head"] == head)
                 epochs, values = zip(*line, strict=True)
                 series.append(Series("line", names[head], epochs, values, head))
+            series.append(mean_line([row for row in chosen if row["layer"] == layer], "mean over heads"))
             y = Axis(title if not charts else "")
             charts.append(Chart(f"layer-{layer}", f"layer {layer}", series, Axis("epoch"), y, names=names))
-        heading = f"{name}: {title} through training"
+        heading = f"{name}: {title} through training (black: mean over heads)"
         figure = sheet(from_zero(charts), width=2.3, height=2.3, columns=6, title=heading)
         made.append(save(figure, folder, f"{stem}_training", name))
     return made
+
+
+def layers_over_training(rows: Rows, folder: Path, stem: str, measure: str, title: str) -> Path:
+    """A panel per model, a line per layer over the epochs (its mean over heads), and a black one for the mean over layers."""
+    charts: list[Chart] = []
+    last = max(row["layer"] for row in rows)
+    names = [f"layer {layer}" for layer in range(last + 1)]
+    for name, of_model in by_model(rows).items():
+        chosen = [row for row in of_model if row["measure"] == measure and row["head"] is not None]
+        series = []
+        for layer in sorted({row["layer"] for row in chosen}):
+            line = mean_line([row for row in chosen if row["layer"] == layer], names[layer])
+            series.append(replace(line, kind="line", number=layer))
+        series.append(mean_line(chosen, "mean over layers"))
+        y = Axis(title if not charts else "")
+        charts.append(Chart(name, name, series, Axis("epoch", whole=True), y, names=names))
+    heading = f"{title} through training (black: mean over layers and heads)"
+    return save(sheet(on_one_scale(charts), width=4.2, height=3.4, columns=2, title=heading), folder, stem)
+
+
+def mean_line(rows: Rows, name: str) -> Series:
+    """The mean of the rows of each epoch, in black."""
+    epochs = sorted({row["epoch"] for row in rows})
+    means = [mean(row["value"] for row in rows if row["epoch"] == epoch and row["value"] is not None) for epoch in epochs]
+    return Series("mean", name, epochs, means)
 
 
 def mean(values: Iterable[float]) -> float:

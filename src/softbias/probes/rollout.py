@@ -1,7 +1,11 @@
 """The formulas of attention rollout: how much of each patch reaches the output, through all layers (Abnar & Zuidema, 2020).
 
-    A_l = heads of layer l joined by their mean, maximum or minimum; the smallest entries of each row discarded; rows sum to one
-    R   = Ã_L … Ã_1 Ã_0,     Ã_l = ρ I + (1 − ρ) A_l                  ρ = ½: the residual branch carries as much as attention
+    A_l = heads of layer l joined by their mean, maximum or minimum; the smallest entries of each row discarded
+    R   = Ã_L … Ã_1 Ã_0,     Ã_l = ρ I + (1 − ρ) A_l, rows sum to one       ρ = ½: as much through the residual branch
+
+The identity is added before rows are normalized, as Abnar & Zuidema have it: where the maximum over heads sums to more than
+one, the residual branch counts less. For the mean, the rows of A_l are normalized first. Where they are shares already, that is
+the same; where they are not (below), the two branches keep their shares.
 
 and, weighted by gradients (Chefer et al., 2021), for one class y:
 
@@ -9,7 +13,8 @@ and, weighted by gradients (Chefer et al., 2021), for one class y:
 
 Rows of a softmax are shares. The maps of Frobenius-normalized masks (IBiT) have signs, and their rows sum to any number.
 `signed` decides how they are read: "absolute" (the strength of a patch, of either sign), "positive" (positive entries only),
-or "refuse". The gradient-weighted form is the better choice there.
+"keep" (as they are) or "refuse". IBiT's own figure has `heads="max", signed="keep", normalize=False`: ½ I + ½ max over heads,
+multiplied as it is. The gradient-weighted form is the better choice there.
 
 Where a class token joins late (ConViT), R gains a row and a column of the identity. Without class token the output is the
 average patch, and its relevance is the average relevance. `attribution` applies these formulas to models.
@@ -34,7 +39,7 @@ HEAD_REDUCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "max": lambda maps: maps.amax(1),
     "min": lambda maps: maps.amin(1),
 }
-SIGNED = ("absolute", "positive", "refuse")
+SIGNED = ("absolute", "positive", "keep", "refuse")
 
 
 def rollout(
@@ -44,12 +49,14 @@ def rollout(
     residual: float = 0.5,
     discard: float = 0.0,
     signed: str = "absolute",
+    normalize: bool = True,
 ) -> Tensor:
     """How much each token at the input counts for each token at the output; rows sum to one.  # L × (B, H, N, N) -> (B, N, N)
 
-    residual   ρ, the share of the residual branch
-    discard    of every joined row this share of the entries, the smallest ones, counts as zero
-    signed     what happens to maps with negative entries
+    residual    ρ, the share of the residual branch
+    discard     of every joined row this share of the entries, the smallest ones, counts as zero
+    signed      what happens to maps with negative entries
+    normalize   False: rows sum to what they sum to
 
     >>> swap = torch.tensor([[0.0, 1.0], [1.0, 0.0]]).expand(1, 1, 2, 2)
     >>> rollout([swap, swap], residual=0.0)[0].tolist()  # twice swapped is not at all
@@ -59,17 +66,27 @@ def rollout(
         raise unknown_name("way to reduce heads", heads, HEAD_REDUCTIONS)
     if not 0 <= residual <= 1 or not 0 <= discard < 1:
         raise SoftbiasError(f"residual must lie in [0, 1] and discard in [0, 1), but {residual=}, {discard=}")
+    if signed == "keep" and normalize:
+        raise SoftbiasError('signed="keep" needs normalize=False: a row of both signs may sum to zero, and is no row of shares')
     check_maps(maps)
     rolled: Tensor | None = None
     for layer, attention in enumerate(maps):
         joined = drop_smallest(HEAD_REDUCTIONS[heads](without_sign(attention, signed, layer)), discard)
         eye = identity_like(joined)
-        total = joined.sum(-1, keepdim=True)
-        shares = torch.where(total > 0, joined / total.clamp_min(torch.finfo(total.dtype).tiny), eye)  # eye: of an empty row
-        step = residual * eye + (1 - residual) * shares
+        if normalize and heads == "mean":
+            joined = as_shares(joined, eye)
+        step = residual * eye + (1 - residual) * joined
+        if normalize and heads != "mean":
+            step = as_shares(step, eye)
         rolled = step if rolled is None else step @ grown(rolled, step.shape[-1])
     assert rolled is not None
     return rolled
+
+
+def as_shares(joined: Tensor, eye: Tensor) -> Tensor:
+    """Rows that sum to one; an empty row becomes that of the identity.  # (B, N, N)"""
+    total = joined.sum(-1, keepdim=True)
+    return torch.where(total > 0, joined / total.clamp_min(torch.finfo(total.dtype).tiny), eye)
 
 
 def gradient_rollout(maps: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
@@ -102,6 +119,8 @@ def without_sign(attention: Tensor, signed: str, layer: int) -> Tensor:
             f"the map of layer {layer} has negative entries, so its rows are no shares; "
             'choose signed="absolute" or "positive", or the gradient-weighted rollout'
         )
+    if signed == "keep":
+        return attention
     return attention.clamp_min(0) if signed == "positive" else attention.abs()
 
 
@@ -135,8 +154,10 @@ def relevance(rolled: Tensor, grid: Grid, rows: slice) -> Tensor:
     """The relevance of each patch for the output, as shares of all patches.  # (B, N, N) -> (B, height, width)
 
     rows   the tokens that the head reads: the class token, or all patches; see `output_rows`
+
+    A patch of a rollout with signs counts by its size.
     """
-    taken = rolled[:, rows, grid.prefix :].mean(1)
+    taken = rolled[:, rows, grid.prefix :].mean(1).abs()
     taken = taken / taken.sum(-1, keepdim=True).clamp_min(torch.finfo(taken.dtype).tiny)
     return taken.reshape(-1, grid.height, grid.width)
 

@@ -4,7 +4,12 @@ combined     2 × 2 images of distinct classes. Top-4 matching = |top-4 predicte
              The chance level is 4 · 4 / K: each of the four is among four of K, 1.6 for ten classes, exactly.
 background   an image at a random position on a background of four times its side: accuracy; the chance level is 1 / K.
 
-Both are reported for either entry: `resize` brings the scene to the model's size, `native` the model to the scene's.
+How a scene enters a model decides the result, so both are reported for several entries:
+
+    resize   the scene is brought to the model's size: an object shrinks
+    native   the model is brought to the scene's size
+    224      or another number: the scene is enlarged to that side, as in the study's code, and so is a model of another size.
+             Scenes are made of the set's own pictures, also where the model was trained on enlarged ones; nothing shrinks
 
 The scenes outnumber the test images of a small set, so an image stands in several of them. The interval accounts for it: it
 is that of the images (cluster-robust) or of the scenes, whichever is wider. The column `images` counts them.
@@ -24,8 +29,9 @@ from torch import Tensor, nn
 
 from softbias.bounds import Count, Scale, Seed, Side
 from softbias.classifier import Classifier
+from softbias.data.dataset import Dataset
 from softbias.data.scenes import PARTS, Backgrounds, Scenes, combined, load_backgrounds, on_background
-from softbias.errors import unknown_name
+from softbias.errors import NotMeasurableError, SoftbiasError, unknown_name
 from softbias.pages.static import hue, panels, save, show_map
 from softbias.probes.drawing import draw_points, latest
 from softbias.probes.resolution import ENTRIES, NoNativeEntryError, at_size, logits_at
@@ -33,6 +39,7 @@ from softbias.probes.rows import Row, Rows, Z, clustered_share, labeled, not_mea
 from softbias.probes.sampling import Sample, Source, sample
 
 EVERYTHING = 10**9
+Entries = Sequence[str | int] | str | int
 BackgroundSource = str | Path | Backgrounds | None
 
 
@@ -58,15 +65,19 @@ def combined_probe(
     n: Count = 5000,
     seed: Seed = 0,
     split: str = "test",
-    entries: Sequence[str] = ENTRIES,
+    entries: Entries = ENTRIES,
 ) -> Rows:
     """Top-4 matching on combined scenes: a mean per entry, and its histogram. Two passes per scene, one 4 × as large."""
-    classifier, images = Classifier.of(model), sample(data, Classifier.of(model), n=EVERYTHING, seed=seed, split=split)
-    arrays, labels = as_arrays(images, "combined")
-    make = functools.partial(combined, arrays, labels, seed=seed)
-    classes = count_classes(classifier, images)
-    rows: Rows = []
-    for entry, ready, size in entry_models(classifier, images.size, (2 * images.size[0], 2 * images.size[1]), entries):
+    classifier = Classifier.of(model)
+    classes, rows, name = 0, Rows(), ""
+    for entry in entry_names(entries):
+        images, own = scene_images(data, classifier, entry, seed, split)
+        arrays, labels = as_arrays(images, "combined")
+        make = functools.partial(combined, arrays, labels, seed=seed)
+        classes, name = count_classes(classifier, images), images.name
+        if classes <= PARTS:
+            raise NotMeasurableError(f"Top-4 matching needs more than {PARTS} classes: with {classes}, every answer matches")
+        ready, size = entry_model(classifier, own, (2 * images.size[0], 2 * images.size[1]), entry)
         if isinstance(ready, NoNativeEntryError):
             rows.append({"measure": "top4_matching", "unit": "classes", "entry": entry, **not_measured(ready)})
             continue
@@ -88,7 +99,7 @@ def combined_probe(
             spread, value = Z * float(equal.std()) / math.sqrt(n), float(equal.sum()) / n
             edges = {"low": max(0.0, value - spread), "high": min(1.0, value + spread), "chance_level": expected}
             rows.append({"measure": "histogram", **about, "unit": "share", "matched": number, "value": value, **edges})
-    return labeled(classifier, "combined", rows, data=images.name)
+    return labeled(classifier, "combined", rows, data=name)
 
 
 def find_backgrounds(backgrounds: BackgroundSource, side: int) -> Backgrounds:
@@ -103,19 +114,21 @@ def background_probe(
     n: Count = 5000,
     seed: Seed = 0,
     split: str = "test",
-    entries: Sequence[str] = ENTRIES,
+    entries: Entries = ENTRIES,
     backgrounds: BackgroundSource = None,
     scales: Sequence[Scale] = (1.0,),
     positions: Sequence[str] = ("random",),
     size: Side | None = None,
 ) -> Rows:
     """Accuracy on images on backgrounds, for every scale × position × entry. Two passes per scene, one 16 × as large."""
-    classifier, images = Classifier.of(model), sample(data, Classifier.of(model), n=EVERYTHING, seed=seed, split=split)
-    arrays, labels = as_arrays(images, "background")
-    side = size or 4 * max(images.size)
-    behind = find_backgrounds(backgrounds, side)
-    rows: Rows = []
-    for entry, ready, entry_size in entry_models(classifier, images.size, (side, side), entries):
+    classifier = Classifier.of(model)
+    rows, name = Rows(), ""
+    for entry in entry_names(entries):
+        images, own = scene_images(data, classifier, entry, seed, split)
+        arrays, labels = as_arrays(images, "background")
+        side, name = size or 4 * max(images.size), images.name
+        behind = find_backgrounds(backgrounds, side)
+        ready, entry_size = entry_model(classifier, own, (side, side), entry)
         for scale in scales:
             for position in positions:
                 about: Row = {"measure": "accuracy", "unit": "share", "entry": entry, "scale": scale, "position": position}
@@ -133,24 +146,47 @@ def background_probe(
                     sources.append(torch.from_numpy(scenes.sources))
                 found = clustered_share(torch.cat(hits), torch.cat(sources))
                 rows.append({**about, **found, "chance_level": 1 / count_classes(classifier, images)})
-    return labeled(classifier, "background", rows, data=images.name)
+    return labeled(classifier, "background", rows, data=name)
 
 
-def entry_models(
-    classifier: Classifier, own: tuple[int, int], scene: tuple[int, int], entries: Sequence[str]
-) -> Iterator[tuple[str, Classifier | NoNativeEntryError, tuple[int, int] | None]]:
-    """Each entry with its model, or the reason why there is none, and the size to which scenes are resized (None: as is)."""
-    for entry in entries:
-        if entry not in ENTRIES:
-            raise unknown_name("entry", entry, ENTRIES)
-        if entry == "resize":
-            yield entry, classifier, own
-            continue
-        try:
-            ready: Classifier | NoNativeEntryError = at_size(classifier, scene)
-        except NoNativeEntryError as error:
-            ready = error
-        yield entry, ready, None
+def entry_names(entries: Entries) -> list[str]:
+    """
+    >>> entry_names("resize,224"), entry_names(224), entry_names(("native", 224))
+    (['resize', '224'], ['224'], ['native', '224'])
+    """
+    given = str(entries).split(",") if isinstance(entries, str | int) else map(str, entries)
+    return [entry.strip() for entry in given]
+
+
+def scene_images(data: Source, classifier: Classifier, entry: str, seed: int, split: str) -> tuple[Sample, tuple[int, int]]:
+    """The images for scenes, and the size of the model's: as it takes them, or for an entry in pixels the set's own."""
+    if entry not in ENTRIES and not entry.isdecimal():
+        raise unknown_name("entry", entry, [*ENTRIES, "224 (or another number of pixels)"])
+    images = sample(data, classifier, n=EVERYTHING, seed=seed, split=split)
+    if entry in ENTRIES or not isinstance(data, Dataset) or data.small is None:
+        return images, images.size
+    return sample(data.as_small(), classifier, n=EVERYTHING, seed=seed, split=split), images.size
+
+
+def entry_model(
+    classifier: Classifier, own: tuple[int, int], scene: tuple[int, int], entry: str
+) -> tuple[Classifier | NoNativeEntryError, tuple[int, int] | None]:
+    """The model for an entry, or the reason why there is none, and the size to which scenes are resized (None: as is)."""
+    if entry == "resize":
+        return classifier, own
+    size = scene
+    if entry != "native":
+        side = int(entry)
+        if side < max(scene):
+            raise SoftbiasError(
+                f"the entry {side} enlarges scenes, but they have {scene[0]} × {scene[1]} px; take a larger number, or resize"
+            )
+        size = (round(side * scene[0] / max(scene)), round(side * scene[1] / max(scene)))
+    try:
+        ready: Classifier | NoNativeEntryError = classifier if size == own else at_size(classifier, size)
+    except NoNativeEntryError as error:
+        ready = error
+    return ready, None if entry == "native" else size
 
 
 def in_parts(make: Callable[[range], Scenes], n: int, part: int) -> Iterator[Scenes]:
