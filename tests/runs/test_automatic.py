@@ -34,6 +34,14 @@ def test_on_a_cpu_images_are_mixed_where_they_are_seen_often():
     assert choose(50_000, (32, 32), "cpu", 2, named={"epochs": 100}).recipe.augmentation.mixes
 
 
+@pytest.mark.parametrize("minutes", [0.5, 1, 10])
+def test_on_a_cpu_the_epochs_fill_the_time_that_a_user_gives(minutes):
+    choice = choose(5000, (32, 32), "cpu", 2, minutes=minutes)
+    assert 1.2 * 60 * minutes < choice.seconds(5000) < 2 * 60 * minutes  # time ends it, also where the speed is underestimated
+    seen = 60 * minutes * choice.images_per_second / 5000
+    assert choice.recipe.augmentation.mixes == (seen >= 15)
+
+
 @pytest.mark.parametrize("n", COUNTS)
 def test_on_a_gpu_few_images_are_seen_more_often(n):
     choice = choose(n, (32, 32), "cuda", 8)

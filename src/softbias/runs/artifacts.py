@@ -4,6 +4,7 @@ config.yaml                                        what defines it, before all o
 metrics.jsonl, split.csv, head.safetensors         while it trains
 attention-before.npz, attention-after.npz          where it has regularizers, before and after training
 predictions.npz, neighbors.npz                     from its model: of a classifier, of one that learned features alone
+answers.npz                                        instead of predictions.npz, in a packed study
 model/                                             with checksums of its own, see `models.storage`
 environment.json, summary.json, SHA256SUMS         the checksums of all files before it
 report.html, confusion.png                         drawn from them, and again by `softbias report`
@@ -24,8 +25,10 @@ from softbias.runs.galleries import AFTER, BEFORE
 from softbias.runs.run import Run
 
 MODEL, METRICS, SUMMARY = "model", "metrics.jsonl", "summary.json"
-PREDICTIONS, NEIGHBORS = "predictions.npz", "neighbors.npz"
-RESULTS = (METRICS, "split.csv", "head.safetensors", BEFORE, AFTER, PREDICTIONS, NEIGHBORS, "environment.json", SUMMARY)
+PREDICTIONS, ANSWERS, NEIGHBORS = "predictions.npz", "answers.npz", "neighbors.npz"
+RESULTS = (
+    METRICS, "split.csv", "head.safetensors", BEFORE, AFTER, PREDICTIONS, ANSWERS, NEIGHBORS, "environment.json", SUMMARY,
+)  # fmt: skip
 PAGE, CONFUSION = "report.html", "confusion.png"
 ENDS = {PAGE: b"</html>", CONFUSION: b"IEND\xaeB`\x82"}  # of a whole file
 

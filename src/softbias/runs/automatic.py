@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
-from softbias.runs import finetuning
+from softbias.runs import finetuning, nano_tuning
 from softbias.runs.strength import level_for, with_strength
 from softbias.training.objectives import find_objective
 from softbias.training.recipe import Recipe, find_recipe
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from softbias.data.sources import Source
 
 CPU_SECONDS = 150.0  # of training on a CPU, where the user gives no time
+SPARE = 1.5  # where time ends a training, its epochs are more than expected: the speed is known within a third
 LONGER, MOST_EPOCHS = 6, 1000  # the longer alternative: six times the epochs, up to this number
 SECONDS_PER_IMAGE = {  # of one core in training: for each image, each of its tokens, and each of its pixels
-    "soft_nano": (2.6e-4, 1.7e-5, 7.5e-8),
+    "soft_nano": (3.8e-4, 1.1e-5, 1.05e-7),
     "arvit_nano": (0.0, 5e-5, 3.5e-8),
     "resnet_nano": (0.0, 5e-5, 3.5e-8),
 }
@@ -89,12 +90,16 @@ def choose(
     *,
     objective: str = "supervised",
     pretrained: str | None = None,
+    tuned_patch: int | None = None,
     named: Mapping[str, Any] | None = None,
+    minutes: float | None = None,
 ) -> Choice:
     """Model, recipe and epochs for `n_train` training images of (height, width).
 
     pretrained   the model whose pretrained weights are fine-tuned
+    tuned_patch  the patches of `soft_nano`, where its pretrained weights are trained on a CPU (see `nano_tuning`)
     named        fields of the recipe that the user named; the augmentation has to suit a length among them
+    minutes      the time that the user gave for training; on a CPU the epochs fill it
 
     >>> choose(5000, (32, 32), "cpu", 2).model_options
     {'patch_size': 8}
@@ -107,14 +112,22 @@ def choose(
         values |= {"why": "limit"} if device_type == "cpu" else {}  # time ends it before
         return Choice(pretrained, recipe, finetuning.RECIPE, reasons=(Note("recipe-chosen", values),))
     if device_type == "cpu":
-        return on_cpu(n_train, img_size, cores, objective, named or {})
+        return on_cpu(n_train, img_size, cores, objective, named or {}, tuned_patch, minutes)
     return on_gpu(n_train, img_size, device_type, objective, named or {})
 
 
-def on_cpu(n_train: int, img_size: tuple[int, int], cores: int, objective: str, named: Mapping[str, Any]) -> Choice:
+def on_cpu(
+    n_train: int,
+    img_size: tuple[int, int],
+    cores: int,
+    objective: str,
+    named: Mapping[str, Any],
+    tuned_patch: int | None = None,
+    minutes: float | None = None,
+) -> Choice:
     pretext = find_objective(objective).pretext
     name = "arvit-pretrain" if pretext else "quick"
-    patch = coarse_patch(img_size) if pretext else soft_patch(img_size)
+    patch = tuned_patch or (coarse_patch(img_size) if pretext else soft_patch(img_size))
     if patch is None:
         model, options, tokens = "resnet_nano", {}, MANY_TOKENS
     else:
@@ -123,16 +136,21 @@ def on_cpu(n_train: int, img_size: tuple[int, int], cores: int, objective: str, 
     speed = cpu_speed(model, tokens, img_size, cores)
     preset = replace(find_recipe(name), objective=objective)
     views = find_objective(objective).views(preset)
-    epochs = rounded(within(CPU_SECONDS * speed / (views * n_train), EPOCHS_ON_CPU))
+    seconds, spare, most = (CPU_SECONDS, 1.0, EPOCHS_ON_CPU[1]) if minutes is None else (60 * minutes, SPARE, MOST_EPOCHS)
+    expected = rounded(within(seconds * speed / (views * n_train), (EPOCHS_ON_CPU[0], most)))
+    epochs = rounded(within(spare * expected, (EPOCHS_ON_CPU[0], most)))
     recipe = replace(preset, epochs=epochs, batch_size=min(preset.batch_size, 32 if n_train < 2000 else 64))
     values: dict[str, Any] = {"recipe": name, "epochs": epochs, "why": "time"}
     strength = None
     if pretext:  # a rate for weeks of training learns nothing in minutes, and crops make the task hard for a nano model
         recipe = replace(recipe, lr=QUICK_ROTATION_LR, augmentation=replace(recipe.augmentation, crop="none"))
         values |= {"lr": QUICK_ROTATION_LR, "crop": "none"}
-    elif times_seen(recipe, n_train, named) >= MIXED_FROM:
+    elif tuned_patch is not None:
+        recipe = recipe.with_overrides(nano_tuning.RECIPE)
+    seen = times_seen(replace(recipe, epochs=expected), n_train, named)
+    if not pretext and seen >= MIXED_FROM:
         recipe = recipe.with_overrides(MIXED)
-        strength = Note("strength-chosen", {"level": "mixed", "epochs": round(times_seen(recipe, n_train, named), 1)})
+        strength = Note("strength-chosen", {"level": "mixed", "epochs": round(seen, 1)})
     reasons = model_note(model, "cpu", img_size, patch is not None, patch, tokens), Note("recipe-chosen", values)
     return Choice(model, recipe, name, options, speed, reasons, strength)
 

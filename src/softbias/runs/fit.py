@@ -23,7 +23,7 @@ from softbias.bounds import AnyPath, Count, Fraction, Minutes, Seed, ShortText
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
 from softbias.data.listing import some
-from softbias.data.sources import DataOptions
+from softbias.data.sources import DataOptions, source_name
 from softbias.data.tables import write_manifest
 from softbias.errors import SoftbiasError
 from softbias.files import remove_empty, remove_stale, require_writable
@@ -34,7 +34,7 @@ from softbias.pages.wording import text
 from softbias.runs.artifacts import find_lost, only_page
 from softbias.runs.galleries import AFTER, BEFORE, record_maps
 from softbias.runs.live import LiveProbes
-from softbias.runs.outcome import finish, load_selected
+from softbias.runs.outcome import finish, idle_regularizers, load_selected
 from softbias.runs.page import result_html, write_page
 from softbias.runs.partial import PartialRunSpec
 from softbias.runs.prepare import check_start, make_plan, make_split
@@ -45,6 +45,7 @@ from softbias.runs.start import Start
 from softbias.schema import checked_arguments
 from softbias.training import checkpoint
 from softbias.training.acceleration import agreed, make_accelerator, start_trackers
+from softbias.training.batches import SplitImages
 from softbias.training.display import Display, decoding_progress
 from softbias.training.loop import OnEpoch, StoppedError, train
 from softbias.training.plan import LoopSettings
@@ -125,7 +126,7 @@ def fit(
     images = data if isinstance(data, Dataset) else None
     named = data.name if isinstance(data, Dataset) else data
     partial = PartialRunSpec(
-        data=None if named is None else str(named),
+        data=source_name(named) if isinstance(named, Path) else named,
         model=model,
         recipe=recipe,
         seed=seed,
@@ -213,19 +214,20 @@ def run_fit(
     probe_every: int | None = None,
     page: bool = False,
     settings: LoopSettings | None = None,
+    test_curve: bool = False,
 ) -> Result:
     """Train the run that a spec defines; the options are those of `fit`.
 
-    data       the images, where they are in memory already
-    notes      why the settings are as they are; the run keeps them
-    settings   when the loop looks, evaluates and saves
+    data         the images, where they are in memory already
+    notes        why the settings are as they are; the run keeps them
+    settings     when the loop looks, evaluates and saves
+    test_curve   whether the rows of epochs have the accuracy on test images, too; it decides nothing
     """
     display = display or Display()
     accelerator = make_accelerator(spec.recipe, device)
     main = accelerator.is_main_process
     run = Run(folder_of(spec, out))
-    lost: tuple[str, ...] = ()
-    redraw = False
+    lost, redraw = tuple[str, ...](), False
     if resume and main:
         remove_stale(run.path)
     if resume and run.begun and run.finished and run.spec.identity() == spec.identity():
@@ -251,6 +253,8 @@ def run_fit(
         for note in (*data.notes, *split.notes):
             display.message(text(note))
         plan = make_plan(spec, data, split, accelerator, run, checkpoint.Keep.parse(keep), settings)
+        if test_curve and split.test is not None and not plan.batches.objective.pretext:
+            plan = replace(plan, watched=SplitImages(data, split.test, accelerator.device))
         if main and data.files is not None:
             write_manifest(run.path / "split.csv", data, split.as_dict())  # `softbias fit` can read it again
         if main:
@@ -271,8 +275,8 @@ def run_fit(
         accelerator.wait_for_everyone()
         accelerator.end_training()
         fallback = load_selected(plan, state)
-        if fallback is not None:
-            display.message(text(fallback))
+        for note in (*(() if fallback is None else (fallback,)), *idle_regularizers(run)):
+            display.message(text(note))
         plan = replace(plan, model=plan.in_use(), img_size=None)
         if main and spec.recipe.regularize:
             record_maps(plan, data, split, run.path / AFTER)

@@ -21,6 +21,7 @@ from softbias.classifier import LOW_CONFIDENCE, Classifier, Picture, Prediction
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
 from softbias.data.folders import LOOP, FolderWalk
+from softbias.data.sources import is_named, source_name
 from softbias.data.tables import TABLES, read_table
 from softbias.environment import find_device
 from softbias.errors import SoftbiasError
@@ -162,9 +163,10 @@ def evaluate(
         images = run.data(**given)
         splits = run.split(images).as_dict()
     else:
-        images = data if isinstance(data, Dataset) else load_other(str(data), classifier, given)
+        images = data if isinstance(data, Dataset) else load_other(source_name(data), classifier, given)
         splits = images.splits
-    name = split or ("all" if isinstance(data, str | Path) and Path(data).exists() else "test")
+    own = isinstance(data, str | Path) and not is_named(data)
+    name = split or ("all" if own else "test")
     indices = np.arange(len(images)) if name == "all" else splits.get(name)
     if indices is None:
         raise SoftbiasError(f"{images.name} has no split {name!r}; it has {', '.join(splits)}")

@@ -10,20 +10,22 @@ and of later steps, and a line that the kill tore: the files end as if the run h
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from softbias.classifier import Classifier
 from softbias.data.dataset import Dataset
 from softbias.data.splits import Split
-from softbias.errors import NotMeasurableError
+from softbias.errors import NotMeasurableError, SoftbiasError
 from softbias.files import write_text
 from softbias.notes import Note
 from softbias.probes import find_probe
-from softbias.probes.rows import append_rows
+from softbias.probes.rows import Rows, append_rows
 from softbias.runs.probing import not_measurable
 from softbias.runs.run import Run
+from softbias.schema import from_plain
 from softbias.training import checkpoint
 from softbias.training.plan import TrainingPlan
 
@@ -37,7 +39,7 @@ class LiveProbes:
     def __init__(
         self, plan: TrainingPlan, data: Dataset, split: Split, run: Run, every: int, names: Sequence[str] = LIVE
     ) -> None:
-        self.plan, self.every, self.folder = plan, every, run.path / "probes"
+        self.plan, self.every, self.folder = plan, every, run.probe_folder
         self.data = data.with_splits({"val": split.train if split.val is None else split.val})
         self.name = run.path.name
         self.probes = {name: find_probe(name) for name in names}
@@ -80,6 +82,31 @@ class LiveProbes:
                 append_rows(rows, file)
         finally:
             self.plan.set_mode()
+
+
+class LiveRow(TypedDict):
+    """The entries of a row that its readers rely on."""
+
+    step: int
+    epoch: float
+    measure: str
+    layer: int
+    head: int | None
+    value: float | None
+
+
+def read_live(run: Run, name: str) -> Rows:
+    """The rows that a probe left while the run trained; none where it was not asked for, or does not apply to the model."""
+    file = run.probe_folder / f"{name}.jsonl"
+    if not file.is_file():
+        return []
+    lines = file.read_bytes().splitlines()
+    rows = [json.loads(line) for line in checkpoint.rows_until(file, sys.maxsize)]
+    if len(rows) < len(lines) and run.finished:
+        raise SoftbiasError(f"{file}, line {len(rows) + 1} cannot be read")
+    for number, row in enumerate(rows, start=1):
+        from_plain(LiveRow, row, f"{file}, line {number}")
+    return rows
 
 
 def drop_from(file: Path, step: int) -> None:

@@ -26,7 +26,7 @@ from softbias.runs.artifacts import METRICS, write_results_checksums
 from softbias.runs.neighbors import compare_neighbors
 from softbias.runs.predictions import Predictions
 from softbias.runs.run import Run
-from softbias.runs.spec import RunSpec
+from softbias.runs.spec import RunSpec, epoch_rows
 from softbias.runs.start import describe
 from softbias.training import checkpoint
 from softbias.training.evaluate import evaluate_split
@@ -139,6 +139,7 @@ def finish(
     summary["total_seconds"] = time.perf_counter() - started
     earlier = earlier_summary(directory, state.step) if lost else {}
     summary |= {name: earlier[name] for name in OF_TRAINING if name in earlier}
+    summary["notes"] += [note.to_dict() for note in idle_regularizers(directory)]
     if METRICS in lost:
         summary["notes"].append(Note("metrics-lost").to_dict())
     if not earlier or "environment.json" in lost:
@@ -146,6 +147,17 @@ def finish(
     write_text(directory.summary_path, json.dumps(summary, indent=2) + "\n")
     write_results_checksums(directory)
     return summary
+
+
+def idle_regularizers(run: Run) -> list[Note]:
+    """A note for every regularizer whose loss was zero in all of the training that just ended, so that it changed nothing."""
+    rows = epoch_rows(run.metrics_path)
+    names = dict.fromkeys(key.removesuffix("_active") for row in rows for key in row if key.endswith("_active"))
+    return [
+        Note("regularizer-idle", {"name": name})
+        for name in names
+        if not any(row.get(f"{name}_active") for row in rows if f"{name}_active" in row)
+    ]
 
 
 def card_text(spec: RunSpec) -> str | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from softbias.bounds import Count, Fraction, Seed, ShortText
@@ -61,8 +60,9 @@ class PartialRunSpec(Checked):
         found = self.with_run(config).with_config(config).with_weights()
         if found.data is None:
             raise SoftbiasError("which pictures? Name a folder, a CSV file, arrays or a named set")
-        if Path(found.data).exists():
-            found = replace(found, data=str(Path(found.data)))  # "pictures/" and "pictures" are the same set
+        from softbias.data.sources import source_name
+
+        found = replace(found, data=source_name(found.data))
         found.check()
         return found
 

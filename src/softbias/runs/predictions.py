@@ -11,7 +11,7 @@ files           (n,) text, where the set consists of files
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,23 +40,6 @@ class Predictions:
     def predicted(self) -> NDArray[np.int64]:
         best: NDArray[np.int64] = self.probabilities.argmax(1)
         return best
-
-    @property
-    def correct(self) -> NDArray[np.bool_]:
-        right: NDArray[np.bool_] = self.predicted == self.labels
-        return right
-
-    def by_index(self) -> Predictions:
-        """In the order of the set, so that two runs on the same images can be compared image by image."""
-        order = np.argsort(self.index, kind="stable")
-        files = None if self.files is None else tuple(self.files[number] for number in order)
-        return replace(
-            self,
-            index=self.index[order],
-            labels=self.labels[order],
-            probabilities=self.probabilities[order],
-            files=files,
-        )
 
     def to_frame(self) -> pandas.DataFrame:
         """Columns index, label, predicted, p0, p1, …, and file where the set consists of files."""

@@ -4,6 +4,7 @@ config.yaml           what defines the run; usable as --config
 metrics.jsonl         one line per logged step and per epoch
 checkpoints/          see `training.checkpoint`
 head.safetensors      the head before the first step, where a recipe fits one (`head_start`)
+probes/<name>.jsonl   what probes measured while the run trained, see `live`
 model/                config.json + model.safetensors: softbias.load reads it, and so does timm
 predictions.npz       see `predictions`
 environment.json      versions, hardware, git hash
@@ -11,8 +12,7 @@ summary.json          the scores; written after all the others, so its presence 
 SHA256SUMS            the checksums of these files, see `artifacts`
 report.html           one page about the run, drawn from them
 
-    run = Run("runs/flowers-convit_nano-1a2b3c4d5e")
-    run.spec.model, run.summary()["test"]["accuracy"]
+    run = Run("runs/flowers-convit_nano-1a2b3c4d5e"); run.summary()["test"]["accuracy"]
     run.classifier(run.checkpoints[0])                  # the model before its first step
 
 torch is imported only by methods that need it, so that a list of runs appears at once.
@@ -21,7 +21,6 @@ torch is imported only by methods that need it, so that a list of runs appears a
 from __future__ import annotations
 
 import errno
-import json
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -37,8 +36,9 @@ from softbias.errors import SoftbiasError
 from softbias.files import write_text
 from softbias.json_file import MOST_BYTES_OF_TABLES, read_json
 from softbias.notes import Note
+from softbias.runs.answers import Answers
 from softbias.runs.predictions import Predictions
-from softbias.runs.spec import EpochRow, RunSpec, Summary, differences, read_config, read_notes, write_config
+from softbias.runs.spec import RunSpec, Summary, differences, epoch_rows, read_config, read_notes, write_config
 from softbias.runs.start import SAME_STORE, Start
 from softbias.schema import from_plain
 
@@ -80,6 +80,10 @@ class Run:
         return self.path / "checkpoints"
 
     @property
+    def probe_folder(self) -> Path:
+        return self.path / "probes"
+
+    @property
     def model_folder(self) -> Path:
         return self.path / "model"
 
@@ -94,6 +98,10 @@ class Run:
     @property
     def head_path(self) -> Path:
         return self.path / "head.safetensors"
+
+    @property
+    def answers_path(self) -> Path:
+        return self.path / "answers.npz"
 
     @property
     def neighbors_path(self) -> Path:
@@ -146,26 +154,21 @@ class Run:
         verify_file(self.predictions_path)
         return Predictions.read(self.predictions_path)
 
+    def answers(self) -> Answers | None:
+        """Class and confidence for every test image, from the predictions or, in a packed study, without them."""
+        found = self.predictions()
+        if found is not None:
+            return Answers.of(found)
+        if not self.answers_path.is_file():
+            return None
+        verify_file(self.answers_path)
+        return Answers.read(self.answers_path)
+
     def metrics(self) -> list[dict[str, Any]]:
         """A row per epoch; a last line that a kill tore is dropped."""
-        rows = []
         if self.finished and self.metrics_path.is_file():
             verify_file(self.metrics_path)
-        try:
-            lines = self.metrics_path.read_text(encoding="utf-8").splitlines() if self.metrics_path.is_file() else []
-        except UnicodeDecodeError as error:
-            raise SoftbiasError(f"{self.metrics_path} cannot be read: {error}") from error
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                if number == len(lines):
-                    break
-                raise SoftbiasError(f"{self.metrics_path}, line {number}: {error}") from error
-            if isinstance(row, dict) and row.get("event") == "epoch":
-                from_plain(EpochRow, row, f"{self.metrics_path}, line {number}")
-                rows.append(row)
-        return rows
+        return epoch_rows(self.metrics_path)
 
     @property
     def source_folder(self) -> Path | None:

@@ -246,3 +246,23 @@ class EpochRow(TypedDict):
     event: str
     epoch: int
     step: int
+
+
+def epoch_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of epochs in metrics.jsonl; none without the file. A last line that a kill tore is dropped."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    except UnicodeDecodeError as error:
+        raise SoftbiasError(f"{path} cannot be read: {error}") from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                break
+            raise SoftbiasError(f"{path}, line {number}: {error}") from error
+        if isinstance(row, dict) and row.get("event") == "epoch":
+            from_plain(EpochRow, row, f"{path}, line {number}")
+            rows.append(row)
+    return rows

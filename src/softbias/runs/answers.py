@@ -1,0 +1,93 @@
+"""What a run answered on its test images: class and confidence. That is enough to compare runs image by image.
+
+A run has them in its predictions. A packed run (`study.packing`) has them alone, as answers.npz:
+
+index        (n,) which images of the set
+label        (n,)
+predicted    (n,)
+rank         (n,) number of classes that are more likely than the right one
+confidence   (n,) probability of the predicted class, as a whole number of 255ths
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softbias.data.array_files import ArrayFiles
+from softbias.errors import SoftbiasError
+from softbias.files import replacing
+from softbias.runs.predictions import Predictions
+
+MOST_CONFIDENT = 255
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Shapes: n test images. files: names of the images, where they are known."""
+
+    index: NDArray[np.int64]  # (n,)
+    labels: NDArray[np.int64]  # (n,)
+    predicted: NDArray[np.int64]  # (n,)
+    rank: NDArray[np.int64]  # (n,), 0 where the prediction is right
+    confidence: NDArray[np.float32]  # (n,)
+    files: tuple[str, ...] | None = None
+
+    @staticmethod
+    def of(found: Predictions) -> Answers:
+        p = found.probabilities
+        own = p[np.arange(len(p)), found.labels][:, None]
+        before = (p > own) | (
+            (p == own) & (np.arange(p.shape[1]) < found.labels[:, None])
+        )  # of equal classes the first, as in argmax
+        return Answers(found.index, found.labels, found.predicted, before.sum(1), p.max(1), found.files)
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        right: NDArray[np.bool_] = self.predicted == self.labels
+        return right
+
+    def by_index(self) -> Answers:
+        """In the order of the set, so that two runs on the same images can be compared image by image."""
+        order = np.argsort(self.index, kind="stable")
+        files = None if self.files is None else tuple(self.files[number] for number in order)
+        ordered = {name: getattr(self, name)[order] for name in ("index", "labels", "predicted", "rank", "confidence")}
+        return replace(self, **ordered, files=files)
+
+    def write(self, path: Path) -> None:
+        """Without the names of files, which may be private. The same answers always make the same bytes."""
+        columns: dict[str, NDArray[Any]] = {
+            "index": self.index.astype(np.int32),
+            "label": small(self.labels),
+            "predicted": small(self.predicted),
+            "rank": small(self.rank),
+            "confidence": np.rint(self.confidence * MOST_CONFIDENT).astype(np.uint8),
+        }
+        with replacing(path) as temporary, temporary.open("wb") as stream:
+            np.savez(stream, allow_pickle=False, **columns)
+
+    @staticmethod
+    def read(path: Path) -> Answers:
+        with ArrayFiles(path) as file:
+            arrays = {name: file.read(name) for name in ("index", "label", "predicted", "rank", "confidence")}
+        n = len(arrays["index"]) if arrays["index"].ndim else 0
+        for name, array in arrays.items():
+            if array.dtype.kind not in "iu" or array.shape != (n,):
+                raise SoftbiasError(
+                    f"{path}: {name} must be whole numbers, one per picture, but is {array.dtype} of shape {array.shape}"
+                )
+            if n and array.min() < 0:
+                raise SoftbiasError(f"{path}: {name} has a number below 0")
+        index, labels, predicted, rank = (arrays[name].astype(np.int64) for name in ("index", "label", "predicted", "rank"))
+        confidence = (arrays["confidence"] / MOST_CONFIDENT).astype(np.float32)
+        return Answers(index, labels, predicted, rank, confidence)
+
+
+def small(classes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Whole numbers, none below 0, in as few bytes as they need."""
+    found: NDArray[np.int64] = classes.astype(np.min_scalar_type(int(classes.max(initial=0))))
+    return found
