@@ -140,6 +140,17 @@ def test_a_pretraining_of_features_suits_the_images_unless_it_is_changed(tmp_pat
     assert short.epochs == 3 and paper == RECIPES["arvit-pretrain"]
 
 
+@pytest.mark.parametrize("given", [{"fractions": (0.5,)}, {"per_class": (4, 8)}])
+def test_a_new_arm_gets_the_seeds_and_amounts_that_the_study_has(given, image_file, tmp_path):
+    first = study_for(image_file, arms_from("deit_nano"), seeds=2, recipe="quick", out=tmp_path, **given)
+    write_study(first, tmp_path)
+    longer = study_for(image_file, arms_from("convit_nano"), out=tmp_path)
+    assert [arm.name for arm in longer.arms] == ["deit_nano", "convit_nano"]
+    assert longer.seeds == (0, 1) and longer.amounts == first.amounts
+    assert study_for(image_file, arms_from("convit_nano"), out=tmp_path, seeds=3).seeds == (0, 1, 2)
+    assert study_for(image_file, arms_from("deit_nano"), recipe="quick", out=tmp_path / "new").seeds == (0, 1, 2)
+
+
 def test_runs_that_need_a_failed_one_fail_with_the_reason(little_study, tmp_path, monkeypatch):
     monkeypatch.setattr(task_module, "train_run", lambda *_: 1 / 0)
     done, display = do(little_study("arvit_nano@pretrain=arvit-pretrain", seeds=1), tmp_path)

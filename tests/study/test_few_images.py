@@ -93,7 +93,7 @@ def test_the_study_of_soft_biases_on_pretrained_weights_is_planned_with_other_im
     spec = with_starts(seen["spec"], "cpu")
     runs = study_runs(spec)
     assert {(run.arm, run.spec.convert) for run in runs} == {
-        ("base", None), ("gated", "gated:rate=20"), ("masked", "masked:rate=10"), ("distance", None)
+        ("base", None), ("gated", "gated:rate=5"), ("masked", "masked:rate=50"), ("distance", None)
     }  # fmt: skip
     assert len(runs) == 8 and {run.spec.recipe.steps for run in runs} == {3} and {run.spec.per_class for run in runs} == {2}
     assert {run.spec.data_options["img_size"] for run in runs} == {16} and spec.recipe.layer_decay == 0.75

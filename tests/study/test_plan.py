@@ -69,7 +69,7 @@ def test_a_pretraining_is_planned_once_for_all_fractions_and_ways_to_fine_tune(l
     [
         ("deit_nan", "did you mean 'deit_nano'?"),
         ("convit_nano@strenght=2", "the arm convit_nano@strenght=2: there is no option of convit_nano 'strenght'"),
-        ("resnet_nano@patch_size=8", "resnet_nano has no patches"),
+        ("resnet_nano@patch_size=8", "the patches of resnet_nano cannot be chosen"),
         ("deit_nano,deit_nano@name=twin", "the arms deit_nano and twin are the same runs"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,10 +19,12 @@ from softbias.bounds import BatchSize, Rounds, ShortText, Side
 from softbias.errors import SoftbiasError, unknown_name
 from softbias.kernels import dispatch
 from softbias.models import create_model
+from softbias.models.cost import count_macs, count_parameters
 from softbias.models.presets import preset_spec
 from softbias.models.spec import ModelSpec
 from softbias.schema import Checked
 
+TIMM_VIT = "timm:deit_tiny_patch16_224"  # a model of another library, to which regularizers are attached
 PEERS = {  # ours -> the same architecture in timm
     "deit_tiny": "timm:deit_tiny_patch16_224",
     "deit_small": "timm:deit_small_patch16_224",
@@ -130,6 +132,33 @@ def masked(options: Options) -> Iterator[Row]:
                 forget()
 
 
+def ibit(options: Options) -> Iterator[Row]:
+    """IBiT beside ConViT and DeiT, the tiny sizes: parameters, multiply-accumulates, and speed, all against ConViT.
+
+    The document claims "fewer parameters and faster performance" for IBiT.
+    """
+    names = options.models or ("ibit_tiny", "convit_tiny", "deit_tiny")
+    against = names[1] if len(names) > 1 else names[0]
+    yield from sizes(names, against, options.img_size)
+    for setting in options.settings():
+        models = {name: builder(name, setting.img_size) for name in names}
+        yield from side_by_side(models, setting, options.rounds, against=against)
+        forget()
+
+
+def sizes(names: Sequence[str], against: str, img_size: int) -> Iterator[Row]:
+    """Parameters and multiply-accumulates with 1,000 classes, and their ratios to those of one model."""
+    counted = {}
+    for name in names:
+        model = create_model(name, 1000, img_size, device=None if ":" in name else "meta")
+        counted[name] = count_parameters(model) / 1e6, count_macs(model, 3, img_size, img_size) / 1e9
+    for index, (kind, unit) in enumerate((("parameters", "M"), ("multiply-accumulates", "G"))):
+        for name, numbers in counted.items():
+            beside = {} if name == against else {"against": against, "ratio": numbers[index] / counted[against][index]}
+            how = f"1,000 classes, {img_size} px"
+            yield Row(f"{name}: {kind}", how, numbers[index], unit, higher=False, **beside)  # type: ignore[arg-type]
+
+
 def windows(options: Options) -> Iterator[Row]:
     """The growth of the time and memory of window attention, from 16² to 128² tokens; on a CPU from 8² to 64²."""
     dtype = torch.bfloat16 if options.on_gpu else torch.float32
@@ -179,21 +208,28 @@ def load(options: Options) -> Iterator[Row]:
 
 
 def regularization(options: Options) -> Iterator[Row]:
-    """The cost of a regularizer in a training step of ARViT at 256 px; on a CPU, of a nano model."""
+    """The cost of a regularizer in a training step of ARViT, and of timm's DeiT-Ti; on a CPU, of small models."""
     targets = {"distance": 1.03, "style": 1.04} if options.on_gpu else {}
-    model, img_size, batches = ("arvit_base", 256, (80, 512)) if options.on_gpu else ("arvit_nano", 32, (8,))
     modes = ("eager", "recorded") if options.on_gpu else ("eager",)
-    batches = batches if options.batch is None else (options.batch,)
-    yield from measure(
-        batches, options.device.type, model=model, img_size=img_size, modes=modes, candidates=("distance", "style"),
-        rounds=options.rounds, targets=targets,
-    )  # fmt: skip
+    batches = (80, 512) if options.on_gpu else (8,)
+    measured: tuple[tuple[str, int, dict[str, float], dict[str, int]], ...] = (
+        ("arvit_base", 256, targets, {}),
+        (TIMM_VIT, 224, {}, {}),
+    )
+    if not options.on_gpu:
+        measured = (("arvit_nano", 32, {}, {}), (TIMM_VIT, 32, {}, {"patch_size": 8, "embed_dim": 48, "depth": 4}))
+    for model, img_size, wanted, shape in measured:
+        yield from measure(
+            batches if options.batch is None else (options.batch,), options.device.type, model=model, img_size=img_size,
+            modes=modes, candidates=("distance", "style"), rounds=options.rounds, targets=wanted, **shape,
+        )  # fmt: skip
 
 
 SUITES: dict[str, Callable[[Options], Iterator[Row]]] = {
     "peers": peers,
     "convit": convit,
     "masked": masked,
+    "ibit": ibit,
     "windows": windows,
     "step": step,
     "depthwise": depthwise,

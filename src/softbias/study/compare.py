@@ -19,19 +19,23 @@ from softbias.errors import describe_error
 from softbias.files import require_writable
 from softbias.pages.format import count
 from softbias.pages.wording import text
+from softbias.runs.run import Run
 from softbias.runs.start import Start, start_note
 from softbias.runs.store import Store
 from softbias.schema import checked_arguments
 from softbias.study.arms import Arm, arms_from
-from softbias.study.comparison import accuracy_tables, compare_arms, summarize
+from softbias.study.comparison import compare_arms, summarize, usable_metric
 from softbias.study.estimate import StudyPlan, plan_study
 from softbias.study.execute import ExecutionSettings, Executor, ThisProcess, execute
 from softbias.study.frame import runs_frame, store_path
-from softbias.study.headline import headline
+from softbias.study.headline import headline, timed_headline
+from softbias.study.metric import ACCURACY, Metric
 from softbias.study.plan import load_once, study_runs, write_plan
 from softbias.study.progress import StudyDisplay, choose_display
 from softbias.study.ray import RayCluster, address_of, import_ray
 from softbias.study.report import write_report
+from softbias.study.score_tables import score_tables
+from softbias.study.scores import read_scores
 from softbias.study.settings import check_models, study_for
 from softbias.study.spec import (
     Budget,
@@ -44,6 +48,7 @@ from softbias.study.starts import with_starts
 from softbias.study.tuning import import_optuna
 from softbias.study.tuning import tune as search
 from softbias.study.workers import WorkerPool
+from softbias.training.checkpoint import Keep
 from softbias.training.recipe import Recipe
 
 
@@ -55,6 +60,7 @@ class Comparison:
     plan     its runs, and how long they were expected to take
     runs     a row per finished run (`study.frame.COLUMNS`)
     failed   (label, error) of every run that failed
+    metric   the score that summary, differences and headline are about
     report   the page about it; None where none was asked for or it could not be made
     """
 
@@ -63,29 +69,38 @@ class Comparison:
     runs: pandas.DataFrame
     failed: tuple[tuple[str, str], ...] = ()
     report: Path | None = None
+    metric: Metric = ACCURACY
 
     @cached_property
     def summary(self) -> pandas.DataFrame:
-        """A row per data set, fraction and arm: accuracy, intervals over seeds and over test images, cost."""
-        return summarize(self.runs)
+        """A row per data set, fraction and arm: the metric (`value`), intervals over seeds and over test images, cost."""
+        return summarize(self.runs, self.metric)
 
     @cached_property
     def differences(self) -> pandas.DataFrame:
         """A row per pair of arms: their paired difference, its intervals and its p value (`comparison.compare_arms`)."""
-        return compare_arms(self.runs)
+        return compare_arms(self.runs, self.metric)
 
     @property
     def headline(self) -> str:
         """The first sentence of the report: a supported difference, or that there is none."""
         first = next((run.arm for run in self.plan.runs if run.spec.recipe.objective == "supervised"), None)
-        return headline(self.differences, first).text
+        if self.metric.repeated == "rounds":
+            return timed_headline(self.summary, self.metric).text
+        return headline(self.differences, first, self.metric).text
+
+    @property
+    def chance_level(self) -> float | None:
+        """The metric of random answers, where it was measured."""
+        scores = read_scores(self.path)
+        return scores.chance_level if scores is not None and scores.metric == self.metric.name else None
 
     def _repr_html_(self) -> str:
-        tables, legend = accuracy_tables(self.runs)
+        tables, legend = score_tables(self.runs, self.metric, self.chance_level)
         parts = [f"<p>{escape(self.headline)}</p>"] if tables else []
         for one in tables:
-            head = "".join(f"<th>{escape(title)}</th>" for title in (f"{one.data}: accuracy with", *one.head))
-            rows = [*one.rows, *([["raw pixels", *one.baseline]] if one.baseline else [])]
+            head = "".join(f"<th>{escape(title)}</th>" for title in (one.title, *one.head))
+            rows = [*one.rows, *([one.below] if one.below else [])]
             body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
             parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
         parts.append(f"<p>{escape(legend)}</p>")
@@ -105,7 +120,6 @@ def run_study(
     dry_run: bool = False,
     estimate: bool = True,
     baseline: bool = True,
-    checkpoints: bool = False,
     report: bool = True,
     display: StudyDisplay | None = None,
 ) -> Comparison:
@@ -119,7 +133,10 @@ def run_study(
     display = display or StudyDisplay()
     out = Path(out) if out else Path("studies") / spec.name
     store = Store(store_path(spec, out))
-    settings = ExecutionSettings(store.path, device, baseline, checkpoints=checkpoints)
+    watched: dict[str, Any] = {"keep": spec.keep, "probe_every": spec.probe_every, "test_curve": spec.test_curve}
+    settings = ExecutionSettings(store.path, device, baseline, **watched)
+    if spec.keep is not None:
+        Keep.parse(spec.keep)  # refused before anything is written
     check_models(spec.arms)
     spec = with_starts(spec, environment.find_device(device))
     for arm in spec.arms:
@@ -148,6 +165,8 @@ def run_study(
             message=display.message,
         )  # fmt: skip
         display.message(plan.describe(executor.jobs))
+        for sentence in unwatched(spec, plan, store):
+            display.message(sentence)
         write_study(spec, out)
         write_plan(runs, out)
         failed: list[tuple[str, str]] = []
@@ -160,7 +179,23 @@ def run_study(
             labels = {run.id: run.label for run in runs}
             failed = [(labels[id], result.error or "") for id, result in results.items() if result.state == "failed"]
     frame = runs_frame(out)
-    return Comparison(out, plan, frame, tuple(failed), make_report(out, display) if report and len(frame) else None)
+    made = make_report(out, display) if report and len(frame) else None
+    return Comparison(out, plan, frame, tuple(failed), made, usable_metric(frame, spec.metric))
+
+
+def unwatched(spec: StudySpec, plan: StudyPlan, store: Store) -> list[str]:
+    """What is asked of every run while it trains, and how many finished runs were trained without it."""
+    missing = {run.id for run in plan.missing}
+    finished = [Run(store.folder(run.spec)) for run in plan.runs if run.id not in missing]
+    kinds = (
+        ("were not probed while they trained", spec.probe_every, [run for run in finished if not run.probe_folder.is_dir()]),
+        ("kept no checkpoints", spec.keep, [run for run in finished if not run.checkpoint_folder.is_dir()]),
+    )
+    return [
+        f"{len(without)} of {count(len(finished), 'finished run')} {what}, and stay as they are; another --out trains them anew"
+        for what, wanted, without in kinds
+        if wanted is not None and without
+    ]
 
 
 def executor_for(settings: ExecutionSettings, jobs: int, on: str | None) -> Executor:
@@ -216,12 +251,15 @@ def compare(
     data: AnyPath | Sequence[AnyPath],
     models: LongText | Arm | Sequence[ShortText | Arm],
     *,
-    fractions: Fraction | Sequence[Fraction] = 1.0,
-    per_class: Count | Sequence[Count] = (),
-    seeds: SeedCount | Sequence[Seed] = 3,
+    fractions: Fraction | Sequence[Fraction] | None = None,
+    per_class: Count | Sequence[Count] | None = None,
+    seeds: SeedCount | Sequence[Seed] | None = None,
     recipe: ShortText | Mapping[str, Any] | Recipe | None = None,
     budget: Budget = "steps",
     tune: Trials = 0,
+    metric: ShortText | None = None,
+    probe_every: Count | None = None,
+    keep: ShortText | None = None,
     name: ShortText | None = None,
     out: AnyPath | None = None,
     store: AnyPath | None = None,
@@ -236,9 +274,13 @@ def compare(
     """Compare models on data sets: train the runs that are missing, and report.
 
     models      arms: "deit_nano,convit_nano@strength=2", or a sequence of such
-    fractions   shares of the training images, such as 0.1 or [0.1, 1]
+    fractions   shares of the training images, such as 0.1 or [0.1, 1]; all of them if not given
     per_class   instead of shares, numbers of training images of each class, such as 5 or [5, 10]
+    seeds       their number, or the seeds themselves; 3 if not given. A study that continues has its own
     recipe      a preset's name, fields on top of one ({"preset": "quick", "lr": 1e-3}), or a Recipe; chosen if not given
+    metric      what headline, tables and differences are about: accuracy, balanced_accuracy, macro_f1, top5
+    probe_every measure locality, gates and masks every K epochs; the report draws them over epochs
+    keep        which checkpoints of finished runs stay: last, best, every=K; none if not given
     overrides   fields of the recipe and of its augmentation
 
     The result has the finished runs (`.runs`), a summary with intervals (`.summary`), the differences between arms
@@ -247,7 +289,7 @@ def compare(
     spec = study_for(
         data, arms_from(models), fractions=fractions, per_class=per_class, seeds=seeds, recipe=recipe,
         budget=budget, tune=tune, name=name, out=out, store=store, data_options=data_options, device=device,
-        overrides=overrides,
+        overrides=overrides, metric=metric, probe_every=probe_every, keep=keep,
     )  # fmt: skip
     done = run_study(spec, out, jobs=jobs, on=on, device=device, report=report, display=choose_display(quiet=quiet))
     if done.failed:

@@ -7,8 +7,8 @@ variation. The columns are named after them: seeds_low, seeds_high and images_lo
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -17,7 +17,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from softbias.errors import unknown_name
-from softbias.pages.format import amount_text
 from softbias.runs.run import Run
 from softbias.stats import (
     BOOTSTRAP_FROM,
@@ -33,25 +32,28 @@ from softbias.stats import (
     wilson,
 )
 from softbias.study.headline import ALPHA, LEAST_SEEDS
-from softbias.terminal import make_console
+from softbias.study.metric import ACCURACY, OWN, Metric, find_metric
 
 CELL = ["data", "amount", "arm"]
-MEANS = ["top5", "balanced_accuracy", "macro_f1", "baseline_accuracy", "images_per_second", "seconds", "peak_memory"]
+MEANS = [*OWN, "baseline_accuracy", "images_per_second", "seconds", "peak_memory"]
 SAME = ["model", "n_train", "n_test", "parameters", "macs", "steps", "epochs"]
 ALL_PAIRS_UP_TO = 6  # arms; with more, each is compared with the first alone, because Holm's correction would leave nothing
 COMPARED = [
-    "data", "amount", "arm", "other", "n", "arm_accuracy", "other_accuracy", "difference", "seeds_low", "seeds_high",
+    "data", "amount", "arm", "other", "n", "arm_value", "other_value", "difference", "seeds_low", "seeds_high",
     "sd", "p", "images_low", "images_high", "n_images", "relative",
 ]  # fmt: skip
+COUNTED = {"accuracy": 1, "top5": 5}  # metrics that count test images: the right class is among so many
 Correct = Callable[[str], "tuple[NDArray[np.int64], NDArray[np.bool_]] | None"]
 
 
-def prepare(frame: pd.DataFrame) -> pd.DataFrame:
-    """The runs that can be compared: trained on classes, with a test score, one per cell and seed (the last finished).
+def prepare(frame: pd.DataFrame, metric: Metric = ACCURACY) -> pd.DataFrame:
+    """The runs that can be compared: trained on classes, with a score, one per cell and seed (the last finished).
 
-    Arms keep the order in which they first appear; the first is the reference where one is needed.
+    The column `value` is the metric. Arms keep the order in which they first appear; the first is the reference where one is
+    needed.
     """
-    rows = frame[~frame["pretext"].astype(bool) & frame["accuracy"].notna()]
+    values = pd.to_numeric(frame[metric.name] if metric.name in frame else pd.Series(np.nan, frame.index))
+    rows = frame.assign(value=values)[~frame["pretext"].astype(bool) & values.notna()]
     if "finished" in rows:
         rows = rows.sort_values("finished", kind="stable", na_position="first")
     rows = rows.drop_duplicates([*CELL, "seed"], keep="last")
@@ -62,27 +64,43 @@ def prepare(frame: pd.DataFrame) -> pd.DataFrame:
     return order.drop(columns=["_arm", "_data"]).reset_index(drop=True)
 
 
-def summarize(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per cell: the mean accuracy, the number of seeds, and an interval for each source of variation.
+def usable_metric(frame: pd.DataFrame, name: str) -> Metric:
+    """The metric of a study, or accuracy where no run has it: a measurement may have failed, and a set has fewer classes."""
+    wanted = find_metric(name)
+    return ACCURACY if prepare(frame, wanted).empty else wanted
+
+
+def summarize(frame: pd.DataFrame, metric: Metric = ACCURACY) -> pd.DataFrame:
+    """One row per cell: the mean of the metric (`value`), the number of seeds, and an interval for each source of variation.
 
     seeds_low, seeds_high     t interval of the mean over seeds; nan with one seed
     boot_low, boot_high       bootstrap over seeds, with ten or more of them; nan otherwise
     images_low, images_high   Wilson's interval of the mean accuracy for n_test images. All seeds share the test images, so
-                              they do not make them more; for a mean over seeds this is a little wider than needed
+                              they do not make them more; for a mean over seeds this is a little wider than needed. Of a
+                              measured metric, the mean of the runs' own intervals; nan where a metric has none
     """
     made: list[dict[str, Any]] = []
-    for (data, amount, arm), cell in prepare(frame).groupby(CELL, sort=False):
-        scores = cell["accuracy"].to_numpy(float)
+    for (data, amount, arm), cell in prepare(frame, metric).groupby(CELL, sort=False):
+        scores = cell["value"].to_numpy(float)
         n_test = int(cell["n_test"].iloc[0]) if pd.notna(cell["n_test"].iloc[0]) else 0
-        row: dict[str, Any] = {"data": data, "amount": amount, "arm": arm, "n": len(cell), "accuracy": scores.mean()}
+        row: dict[str, Any] = {"data": data, "amount": amount, "arm": arm, "n": len(cell), "value": scores.mean()}
         row["sd"] = scores.std(ddof=1) if len(scores) > 1 else np.nan
         row["seeds_low"], row["seeds_high"] = t_interval(scores)
         row["boot_low"], row["boot_high"] = bootstrap_interval(scores) if len(scores) >= BOOTSTRAP_FROM else NONE
-        row["images_low"], row["images_high"] = images_interval(float(scores.mean()), n_test) if n_test else NONE
+        row["images_low"], row["images_high"] = own_interval(cell, metric, n_test)
         row |= {name: cell[name].iloc[0] for name in SAME if name in cell}
         row |= {name: pd.to_numeric(cell[name]).mean() for name in MEANS if name in cell}
         made.append(row)
     return pd.DataFrame(made)
+
+
+def own_interval(cell: pd.DataFrame, metric: Metric, n_test: int) -> Interval:
+    """The interval that a run's own images, scenes or rounds allow, for the mean over seeds."""
+    if metric.name in COUNTED:
+        return images_interval(float(cell["value"].mean()), n_test) if n_test else NONE
+    edges = [f"{metric.name}_low", f"{metric.name}_high"]
+    low, high = (float(pd.to_numeric(cell[name]).mean()) if name in cell else np.nan for name in edges)
+    return low, high
 
 
 def images_interval(accuracy: float, n: int) -> Interval:
@@ -94,28 +112,40 @@ def images_interval(accuracy: float, n: int) -> Interval:
     return wilson(round(accuracy * n, 6), n)
 
 
-def read_correct(run: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None:
-    """The test images of a run in the order of the set, and which of them it got right; None without predictions."""
-    found = Run(run).predictions()
+def read_correct(run: str, top: int = 1) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None:
+    """The test images of a run in the order of the set, and which of them it got right; None without answers.
+
+    top   the right class is among that many most likely ones
+    """
+    found = Run(run).answers()
     if found is None:
         return None
     found = found.by_index()
-    return found.index, found.correct
+    return found.index, found.correct if top == 1 else found.rank < top
 
 
-def compare_arms(frame: pd.DataFrame, *, reference: str | None = None, correct: Correct = read_correct) -> pd.DataFrame:
+def reader_of(metric: Metric) -> Correct:
+    """How a metric is counted image by image; a metric that is no count of images has no interval over them."""
+    top = COUNTED.get(metric.name)
+    return (lambda run: None) if top is None else functools.partial(read_correct, top=top)
+
+
+def compare_arms(
+    frame: pd.DataFrame, metric: Metric = ACCURACY, *, reference: str | None = None, correct: Correct | None = None
+) -> pd.DataFrame:
     """One row per pair of arms, data set and amount: arm minus other, over the seeds that both have.
 
     reference      compare every other arm with this one; otherwise all pairs, or with more than six arms all with the first
-    correct        the path of a run -> its test images, and which of them it got right
+    correct        the path of a run -> its test images, and which of them it got right; read from the runs if not given
 
-    Columns: n seeds; arm_accuracy, other_accuracy over these; difference; seeds_low, seeds_high and p of the paired t test;
+    Columns: n seeds; arm_value, other_value over these; difference; seeds_low, seeds_high and p of the paired t test;
     p_holm, corrected over all rows of this table; images_low, images_high of the paired bootstrap over test images;
     detectable and detectable_family, the smallest difference found with a power of 80 % by a single test and at the
     strictest step of the correction; relative, the difference as a share of the other's score (the gap of ConViT's table);
     supported, whether seeds and test images both support the difference (see `headline`).
     """
-    rows = prepare(frame)
+    rows = prepare(frame, metric)
+    read = correct or reader_of(metric)
     compared = set(rows["arm"])
     arms = [arm for arm in dict.fromkeys(frame["arm"]) if arm in compared]  # without pre-trainings
     if reference is not None and reference not in arms:
@@ -130,7 +160,7 @@ def compare_arms(frame: pd.DataFrame, *, reference: str | None = None, correct: 
             if reference not in (None, arm, other):
                 continue
             pair = (other, arm) if arm == reference else (arm, other)
-            row, test = compare_pair(cell, pair, correct)
+            row, test = compare_pair(cell, pair, read, counted=metric.name in COUNTED)
             made.append({"data": data, "amount": amount, **row})
             tests.append(test)
     table = pd.DataFrame(made, columns=COMPARED)
@@ -144,19 +174,21 @@ def compare_arms(frame: pd.DataFrame, *, reference: str | None = None, correct: 
     return table
 
 
-def compare_pair(cell: pd.DataFrame, pair: tuple[str, str], correct: Correct) -> tuple[dict[str, Any], Paired]:
-    """The row of two arms at one amount of one data set, and its test."""
+def compare_pair(
+    cell: pd.DataFrame, pair: tuple[str, str], correct: Correct, *, counted: bool
+) -> tuple[dict[str, Any], Paired]:
+    """The row of two arms at one amount of one data set, and its test; counted: the scores are counts of test images."""
     one, two = (cell[cell["arm"] == name].set_index("seed") for name in pair)
     seeds = one.index.intersection(two.index)
-    a, b = (runs.loc[seeds, "accuracy"].to_numpy(float) for runs in (one, two))
+    a, b = (runs.loc[seeds, "value"].to_numpy(float) for runs in (one, two))
     n_test = float(pd.to_numeric(one["n_test"]).min())
-    test = paired_t(a, b, grain=1 / (n_test * 6**0.5) if n_test > 0 else 0.0)
+    test = paired_t(a, b, grain=1 / (n_test * 6**0.5) if counted and n_test > 0 else 0.0)
     images, n_images = NONE, 0
     if len(seeds):
         images, n_images = over_images(list(one.loc[seeds, "run"]), list(two.loc[seeds, "run"]), correct)
     means = (a.mean(), b.mean()) if len(seeds) else (np.nan, np.nan)
     row = (
-        {"arm": pair[0], "other": pair[1], "n": len(seeds), "arm_accuracy": means[0], "other_accuracy": means[1]}
+        {"arm": pair[0], "other": pair[1], "n": len(seeds), "arm_value": means[0], "other_value": means[1]}
         | {"difference": test.difference, "seeds_low": test.low, "seeds_high": test.high, "sd": test.sd, "p": test.p}
         | {"images_low": images[0], "images_high": images[1], "n_images": n_images}
         | {"relative": test.difference / means[1] if means[1] else np.nan}
@@ -180,64 +212,3 @@ def over_images(ones: list[str], others: list[str], correct: Correct) -> tuple[I
     assert index is not None
     differences = np.round(np.asarray(total) / len(ones), 12)  # equal values stay equal
     return image_bootstrap(differences), len(index)
-
-
-@dataclass(frozen=True)
-class AccuracyTable:
-    """Accuracies of one data set as text, for a terminal and for a notebook: a row per arm, a column per amount."""
-
-    data: str
-    head: list[str]
-    rows: list[list[str]]
-    baseline: list[str] | None
-
-
-def accuracy_tables(frame: pd.DataFrame) -> tuple[list[AccuracyTable], str]:
-    """A table per data set, and the meaning of its intervals; no table where no run has a test score."""
-    if prepare(frame).empty:
-        return [], "no run has a test score"
-    cells = summarize(frame)
-    tables = []
-    for data in dict.fromkeys(cells["data"]):
-        part = cells[cells["data"] == data]
-        amounts = sorted(set(part["amount"]))
-        by_amount = {amount: part[part["amount"] == amount] for amount in amounts}
-        head = [f"{amount_text(amount)} ({rows['n_train'].iloc[0]:,} pictures)" for amount, rows in by_amount.items()]
-        rows = []
-        for arm in dict.fromkeys(part["arm"]):
-            found = {row["amount"]: row for _, row in part[part["arm"] == arm].iterrows()}
-            rows.append([arm, *(cell_text(found[amount]) if amount in found else "–" for amount in amounts)])
-        by_pixel_regression = [rows["baseline_accuracy"].dropna() for rows in by_amount.values()]
-        baseline = [f"{values.mean():.1%}" if len(values) else "–" for values in by_pixel_regression]
-        tables.append(AccuracyTable(data, head, rows, baseline if any(map(len, by_pixel_regression)) else None))
-    kinds = []
-    if (cells["n"] > 1).any():
-        kinds.append("95 % t interval of the mean over n seeds")
-    if (cells["n"] == 1).any():
-        kinds.append("n = 1: 95 % interval over test pictures only, which says nothing about another seed")
-    return tables, "±: " + "; ".join(kinds)
-
-
-def cell_text(row: Any) -> str:
-    """ "81.2% ± 1.3%, n = 3": half the interval over seeds, or with one seed half of Wilson's interval over test images."""
-    low, high = (row["seeds_low"], row["seeds_high"]) if row["n"] > 1 else (row["images_low"], row["images_high"])
-    return f"{row['accuracy']:.1%} ± {(high - low) / 2:.1%}, n = {row['n']}"
-
-
-def print_accuracies(frame: pd.DataFrame) -> None:
-    """Accuracy of every arm at every amount with its interval, and the raw-pixel baseline below, in a terminal."""
-    from rich.table import Table
-
-    console = make_console()
-    tables, legend = accuracy_tables(frame)
-    for one in tables:
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        table.add_column(f"{one.data}: accuracy with")
-        for title in one.head:
-            table.add_column(title, justify="right", no_wrap=True)
-        for row in one.rows:
-            table.add_row(*row)
-        if one.baseline is not None:
-            table.add_row("raw pixels", *one.baseline, style="dim")
-        console.print(table)
-    console.print(legend, style="dim" if tables else None)

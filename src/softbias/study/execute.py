@@ -37,18 +37,23 @@ class ExecutionSettings:
     """Settings that do not change the result of a run.
 
     test          False: the runs do not see the test images
-    checkpoints   whether the checkpoints of finished runs stay
+    keep          which checkpoints of finished runs stay (`checkpoint.Keep`); None: none, their models stay
+    probe_every   measure locality, gates and masks every K epochs
+    test_curve    whether the accuracy on test images is recorded at every epoch, which decides nothing
     """
 
     store: Path
     device: str = "auto"
     baseline: bool = True
     test: bool = True
-    checkpoints: bool = False
+    keep: str | None = None
+    probe_every: int | None = None
+    test_curve: bool = False
 
     def task(self, run: PlannedRun, threads: int | None = None) -> RunTask:
         store = str(self.store.absolute())
-        return RunTask(run.spec, store, self.device, self.baseline, self.test, self.checkpoints, threads)
+        watched: dict[str, Any] = {"keep": self.keep, "probe_every": self.probe_every, "test_curve": self.test_curve}
+        return RunTask(run.spec, store, self.device, self.baseline, self.test, threads, **watched)
 
 
 class RunQueue:

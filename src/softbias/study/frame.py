@@ -17,6 +17,7 @@ from softbias.files import escaped
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec, amount_of, default_settings, non_default
 from softbias.study.plan import read_plan
+from softbias.study.scores import columns_of, read_scores
 from softbias.study.spec import StudySpec, read_study
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def read_runs(folders: str | Path | Iterable[str | Path]) -> tuple[pandas.DataFr
 
     The plan of a study says which runs it has, and their arms. Loose runs are all taken, and their arms are named by the
     settings that differ between them. `amount` is the share of the training images, or above 1 the number of each class.
-    `accuracy` and the scores after it are on the test images; `finished` is a time.
+    `accuracy` and the scores after it are on the test images; `finished` is a time. What a named study has measured on its
+    runs are columns after these (`study.scores`).
     """
     import pandas
 
@@ -67,8 +69,9 @@ def read_runs(folders: str | Path | Iterable[str | Path]) -> tuple[pandas.DataFr
     loose: dict[str, RunSpec] = {}
     order: dict[str, int] = {}  # arms as the study names them
     damaged: list[Damage] = []
+    measured: dict[str, None] = {}  # columns
     for given in [Path(folders)] if isinstance(folders, str | Path) else map(Path, folders):
-        plan = read_plan(given)
+        plan, scores = read_plan(given), read_scores(given)
         for planned in (plan or {}).values():
             order.setdefault(planned["arm"], len(order))
         for folder in run_folders(given):
@@ -89,11 +92,13 @@ def read_runs(folders: str | Path | Iterable[str | Path]) -> tuple[pandas.DataFr
                 loose[row["id"]] = spec
             else:
                 row["arm"] = plan[row["id"]]["arm"]
-            rows.setdefault(row["id"], row)
+            extra = columns_of(scores, row["id"]) if scores is not None else {}
+            measured |= dict.fromkeys(extra)
+            rows.setdefault(row["id"], {**row, **extra})
     for id, name in derived_arms(loose).items():
         rows[id]["arm"] = rows[id].get("arm") or name
     printable = [{**row, **{name: escaped(row[name]) for name in NAMES if row.get(name) is not None}} for row in rows.values()]
-    frame = pandas.DataFrame(printable, columns=[name for name in COLUMNS if name != "run"])
+    frame = pandas.DataFrame(printable, columns=[name for name in (*COLUMNS, *measured) if name != "run"])
     frame.insert(COLUMNS.index("run"), "run", pandas.Series([row["run"] for row in printable], dtype=object))
     frame["rank"] = [order.get(arm, len(order)) for arm in frame["arm"]]
     frame = frame.sort_values(["data", "rank", "arm", "amount", "seed"], ignore_index=True).drop(columns="rank")
@@ -102,12 +107,12 @@ def read_runs(folders: str | Path | Iterable[str | Path]) -> tuple[pandas.DataFr
 
 def check_parts(run: Run, row: Mapping[str, Any]) -> list[Damage]:
     """The parts of a run that a report can do without. Damaged predictions raise an error: the score may be as wrong."""
-    predictions = run.predictions()
+    answers = run.answers()
     found = []
-    if predictions is None and row["accuracy"] is not None and not row["pretext"]:
+    if answers is None and row["accuracy"] is not None and not row["pretext"]:
         found.append(f"{run.predictions_path.name} is missing: its test pictures are not compared one by one")
-    if predictions is not None and row["n_test"] not in (None, len(predictions.index)):
-        raise SoftbiasError(f"{run.predictions_path} has {len(predictions.index)} pictures, but summary.json {row['n_test']}")
+    if answers is not None and row["n_test"] not in (None, len(answers.index)):
+        raise SoftbiasError(f"{run.predictions_path} has {len(answers.index)} pictures, but summary.json {row['n_test']}")
     if not run.metrics_path.is_file():
         found.append(f"{run.metrics_path.name} is missing: it has no learning curves")
     for read in (run.metrics, run.environment):

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from softbias.pages.format import listed, of_the_data, p_value
+from softbias.study.metric import ACCURACY, Metric
 
 ALPHA = 0.05
 LEAST_SEEDS = 3
@@ -34,6 +35,11 @@ RULES = (
 )
 
 
+def rules_for(seeds: int) -> tuple[str, ...]:
+    """The rules for a study with at most that many seeds per arm: with one seed no test is made, and none is mentioned."""
+    return RULES[:1] if seeds == 1 else RULES
+
+
 @dataclass(frozen=True)
 class Headline:
     """text: the sentence; supported: whether it states a supported difference; more: a sentence per other amount."""
@@ -43,10 +49,11 @@ class Headline:
     more: tuple[str, ...] = ()
 
 
-def headline(comparisons: pd.DataFrame, about: str | None = None) -> Headline:
+def headline(comparisons: pd.DataFrame, about: str | None = None, metric: Metric = ACCURACY) -> Headline:
     """The sentence for a table of `compare_arms`: the first supported difference, from little data to much.
 
-    about   the arm that the study is about, its first one; None: any
+    about    the arm that the study is about, its first one; None: any
+    metric   what the table compares
     """
     if not len(comparisons):
         return Headline("There is one model only: nothing to compare.", False)
@@ -60,13 +67,23 @@ def headline(comparisons: pd.DataFrame, about: str | None = None) -> Headline:
     for key, cell in comparisons.groupby(["data", "amount"], sort=False):
         data, amount = cast("tuple[str, float]", key)
         where = f"{with_amount(amount)}{f' of {data}' if several else ''}"
-        found = sentence(cell[cell["n"] > 1], where[0].upper() + where[1:], about)
+        found = sentence(cell[cell["n"] > 1], where[0].upper() + where[1:], about, metric)
         sentences += [] if found is None else [found]
     first = next((index for index, (_, supported) in enumerate(sentences) if supported), None)
     if first is None:
-        return Headline(nothing_supported(comparisons), False, tuple(text for text, _ in sentences))
+        return Headline(nothing_supported(comparisons, metric), False, tuple(text for text, _ in sentences))
     text, supported = sentences.pop(first)
     return Headline(text, supported, tuple(other for other, _ in sentences))
+
+
+def timed_headline(summary: pd.DataFrame, metric: Metric) -> Headline:
+    """The sentence about a metric whose repetitions are rounds of one measurement: its values, for the first data set."""
+    rows = [row for row in each(summary) if row.data == summary["data"].iloc[0]]
+    texts = [f"{row.arm} {metric.value(row.value)} ({metric.span(row.images_low, row.images_high)})" for row in rows[1:]]
+    if not texts:
+        return Headline("There is one model only: nothing to compare.", False)
+    title = f"{metric.heading}, relative to {rows[0].arm}, median (quartiles)"
+    return Headline(f"{title}: {listed(texts)}.", False)
 
 
 def each(table: pd.DataFrame) -> list[Any]:
@@ -82,7 +99,7 @@ def with_amount(amount: float) -> str:
     return "with all the data" if amount == 1 else f"with {of_the_data(amount)}"
 
 
-def sentence(cell: pd.DataFrame, where: str, about: str | None) -> tuple[str, bool] | None:
+def sentence(cell: pd.DataFrame, where: str, about: str | None, metric: Metric) -> tuple[str, bool] | None:
     """About one data set at one amount: the largest supported difference of an arm, or of any, or else the largest of all."""
     if not len(cell):
         return None
@@ -90,9 +107,8 @@ def sentence(cell: pd.DataFrame, where: str, about: str | None) -> tuple[str, bo
     own = supported[(supported["arm"] == about) | (supported["other"] == about)]
     rows = own if len(own) else supported if len(supported) else cell
     row = max(each(rows), key=lambda one: abs(one.difference))
-    better, worse = (row.arm, row.other) if row.difference >= 0 else (row.other, row.arm)
-    half = (row.seeds_high - row.seeds_low) / 2
-    points = f"{100 * abs(row.difference):.1f} ± {100 * half:.1f} points"
+    better, worse = (row.arm, row.other) if metric.better(row.difference) else (row.other, row.arm)
+    points = metric.difference(row.difference, (row.seeds_high - row.seeds_low) / 2)
     if row.supported:
         rest = others(supported, row)
         return f"{where}, {better} beats {worse} by {points} (n = {row.n} seeds, {p_value(row.p_holm)}){rest}.", True
@@ -110,13 +126,15 @@ def others(supported: pd.DataFrame, row: Any) -> str:
     return "" if rest <= 0 else f"; {rest} more {'pair differs' if rest == 1 else 'pairs differ'}"
 
 
-def nothing_supported(comparisons: pd.DataFrame) -> str:
+def nothing_supported(comparisons: pd.DataFrame, metric: Metric) -> str:
     most, arms = int(comparisons["n"].max()), arms_of(comparisons)
     if most < LEAST_SEEDS:
         return f"No difference between {arms} is claimed: {most} seeds are too few to show one."
     needed = comparisons[comparisons["n"] >= LEAST_SEEDS]["detectable_family"].dropna()
-    size = f" Only a difference of about {100 * float(np.median(needed)):.1f} points or more would probably have been found."
-    return f"No difference between {arms} could be shown with {most} seeds.{size if len(needed) else ''}"
+    least = f"{metric.number(float(np.median(needed)))} {metric.unit}" if len(needed) else ""
+    size = f" Only a difference of about {least} or more would probably have been found." if least else ""
+    what = "" if metric.name == "accuracy" else f" in {metric.title}"
+    return f"No difference{what} between {arms} could be shown with {most} seeds.{size}"
 
 
 def arms_of(comparisons: pd.DataFrame) -> str:

@@ -29,6 +29,7 @@ from scipy.optimize import curve_fit
 from softbias.stats import LEVEL, NONE, Interval
 from softbias.study.comparison import prepare
 from softbias.study.headline import each
+from softbias.study.metric import ACCURACY, Metric
 
 Floats = NDArray[np.float64]
 LEAST_SIZES = 3
@@ -185,24 +186,25 @@ def fit_floor(x: Floats, logs: Floats, start: Fitted) -> Fitted | None:
     return Fitted(float(np.exp(level)), b, c, (b - half, b + half), sd, df, gradient, np.asarray(covariance))
 
 
-def matching_data(frame: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:
+def matching_data(frame: pd.DataFrame, comparisons: pd.DataFrame, metric: Metric = ACCURACY) -> pd.DataFrame:
     """How much data the weaker arm of each pair needs to match the stronger, as a share of the training images or as a
     number of each class.
 
     A row for every comparison on a data set with at least two amounts, below the largest amount of the weaker arm.
-    `needed` is inf where the weaker arm does not reach the target with all the data that was tried.
+    `needed` is inf where the weaker arm does not reach the target with all the data that was tried. A metric of which less is
+    better has no rows.
     """
-    rows = prepare(frame)
+    rows = prepare(frame, metric)
     made = []
-    for row in each(comparisons):
+    for row in each(comparisons) if metric.higher else ():
         same = rows[(rows["data"] == row.data) & ((rows["amount"] > 1) == (row.amount > 1))]  # in the same unit
         better, weaker = (row.arm, row.other) if row.difference >= 0 else (row.other, row.arm)
         curve: dict[Any, list[float]] = {
-            amount: cell["accuracy"].tolist() for amount, cell in same[same["arm"] == weaker].groupby("amount")
+            amount: cell["value"].tolist() for amount, cell in same[same["arm"] == weaker].groupby("amount")
         }
         if len(curve) < 2 or not row.difference or row.amount == max(curve):
             continue
-        target = same[(same["arm"] == better) & (same["amount"] == row.amount)]["accuracy"].tolist()
+        target = same[(same["arm"] == better) & (same["amount"] == row.amount)]["value"].tolist()
         found = data_to_match(list(curve), list(curve.values()), target)
         made.append(
             {"data": row.data, "amount": row.amount, "arm": better, "other": weaker, "n": row.n}
@@ -212,11 +214,16 @@ def matching_data(frame: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFram
     return pd.DataFrame(made, columns=MATCHING)
 
 
-def curve_fits(frame: pd.DataFrame) -> dict[tuple[str, str], Fitted]:
-    """(data, arm) -> the fitted learning curve over the number of training images, where there are enough runs for one."""
-    fits = {}
-    for (data, arm), runs in prepare(frame).groupby(["data", "arm"], sort=False):
-        found = fit_curve(runs["n_train"].to_numpy(float), runs["accuracy"].to_numpy(float))
+def curve_fits(frame: pd.DataFrame, metric: Metric = ACCURACY) -> dict[tuple[str, str], Fitted]:
+    """(data, arm) -> the fitted learning curve over the number of training images, where there are enough runs for one.
+
+    Only a share of right answers has an error that can fall to zero.
+    """
+    fits: dict[tuple[str, str], Fitted] = {}
+    if not metric.share:
+        return fits
+    for (data, arm), runs in prepare(frame, metric).groupby(["data", "arm"], sort=False):
+        found = fit_curve(runs["n_train"].to_numpy(float), runs["value"].to_numpy(float))
         if found is not None:
             fits[str(data), str(arm)] = found
     return fits

@@ -27,25 +27,31 @@ def study_for(
     data: str | Path | Sequence[str | Path],
     arms: tuple[Arm, ...],
     *,
-    fractions: float | Sequence[float] = 1.0,
-    per_class: int | Sequence[int] = (),
-    seeds: int | Sequence[int] = 3,
+    fractions: float | Sequence[float] | None = None,
+    per_class: int | Sequence[int] | None = None,
+    seeds: int | Sequence[int] | None = None,
     recipe: str | Mapping[str, Any] | Recipe | None = None,
     budget: Budget = "steps",
     tune: int = 0,
     name: str | None = None,
     out: str | Path | None = None,
     store: str | Path | None = None,
+    metric: str | None = None,
+    probe_every: int | None = None,
+    keep: str | None = None,
     data_options: Mapping[str, Any] | None = None,
     device: str = "auto",
     overrides: Mapping[str, Any] | None = None,
 ) -> StudySpec:
     """The study with these settings; if its folder holds one already, that one with the new arms, data, fractions, seeds.
 
-    Without a recipe, the study continues with its own; a new one gets the recipe that suits the images and the device.
+    What is not given is the study's own, so that a new arm gets the seeds and the amounts of data that the others have. A new
+    study gets all pictures, three seeds, and the recipe that suits the images and the device.
     """
+    from softbias.data.sources import source_name
+
     check_models(arms)
-    sets = tuple(str(Path(d)) if Path(d).exists() else str(d) for d in ([data] if isinstance(data, str | Path) else data))
+    sets = tuple(map(source_name, [data] if isinstance(data, str | Path) else data))
     name = name or default_name(sets)
     folder = Path(out) if out else Path("studies") / name
     old = read_study(folder) if (folder / "study.yaml").is_file() else None
@@ -57,12 +63,14 @@ def study_for(
         name=name,
         data=sets,
         arms=tuple(with_suitable_pretraining(arm, sets[0], data_options or {}, device) for arm in arms),
-        fractions=(float(fractions),) if isinstance(fractions, int | float) else tuple(fractions),
-        per_class=(per_class,) if isinstance(per_class, int) else tuple(per_class),
-        seeds=seeds_from(seeds),
+        **amounts(old, fractions, per_class),
+        seeds=seeds_from(seeds) if seeds is not None else old.seeds if old else seeds_from(3),
         recipe=chosen.with_overrides(overrides or {}),
         budget=budget,
         tune=tune,
+        metric=metric or (old.metric if old else "accuracy"),
+        probe_every=probe_every,
+        keep=keep,
         data_options=dict(data_options or {}),
         store=None if store is None else os.path.relpath(store, folder),
     )
@@ -74,6 +82,19 @@ def study_for(
         raise SoftbiasError(
             f"{folder} holds a study already, and {error}; give the same settings, or choose another --out"
         ) from error
+
+
+def amounts(
+    old: StudySpec | None, fractions: float | Sequence[float] | None, per_class: int | Sequence[int] | None
+) -> dict[str, Any]:
+    """fractions and per_class of a study: those that were given, or else those of the study that continues."""
+    if fractions is None and per_class is None and old is not None:
+        return {"fractions": old.fractions, "per_class": old.per_class}
+    fractions, per_class = 1.0 if fractions is None else fractions, () if per_class is None else per_class
+    return {
+        "fractions": (float(fractions),) if isinstance(fractions, int | float) else tuple(fractions),
+        "per_class": (per_class,) if isinstance(per_class, int) else tuple(per_class),
+    }
 
 
 def default_name(data: Sequence[str | Path]) -> str:

@@ -26,6 +26,7 @@ from softbias.files import write_text
 from softbias.runs.spec import differences
 from softbias.schema import Checked, SchemaError, bounded_hints, convert, from_plain, refuse_unknown
 from softbias.study.arms import Arm, read_arm, read_recipe, shallow, short_arm, short_recipe
+from softbias.study.metric import find_metric
 from softbias.training.recipe import Recipe, plain_value
 from softbias.yaml_file import read_yaml, to_yaml
 
@@ -66,6 +67,10 @@ class StudySpec(Checked):
     mixing      "recipe": as the recipe says; "views": mixup and CutMix for every image in runs that see each image often (15
                 times or more), and for none in other runs, as `fit` does on a CPU
     tune        trials that every arm may spend on its learning rate and weight decay, on a validation part of the training data
+    metric      the score that headline, tables, differences and published numbers are about (`study.metric`)
+    probe_every locality, gates and masks are measured every K epochs, and drawn over epochs
+    keep        which checkpoints of finished runs stay: last, best, every=K; none if not given
+    test_curve  the accuracy on test images is drawn over epochs, as a document's figure has it; it decides nothing
     store       the folder of the runs, relative to the study's; "runs" inside it if not given
     warnings    sentences that a reader must know before the results, such as data that stand in for others
     notes       other sentences about the study
@@ -81,6 +86,10 @@ class StudySpec(Checked):
     budget: Budget = "steps"
     mixing: Literal["recipe", "views"] = "recipe"
     tune: Trials = 0
+    metric: ShortText = "accuracy"
+    probe_every: Count | None = None
+    keep: ShortText | None = None
+    test_curve: bool = False
     data_options: Mapping[str, Any] = field(default_factory=dict)
     store: ShortText | None = None
     title: LongText = ""
@@ -94,6 +103,7 @@ class StudySpec(Checked):
         super().__post_init__()
         if not re.fullmatch(r"[\w.+-]+", self.name):
             raise SoftbiasError(f"a study's name is made of letters, digits, '.', '+', '-' and '_', but name={self.name!r}")
+        find_metric(self.metric)
         for what in ("data", "arms", "fractions", "per_class", "seeds"):
             values = [arm.name for arm in self.arms] if what == "arms" else list(getattr(self, what))
             repeated = [str(value) for value, count in Counter(values).items() if count > 1]
@@ -174,13 +184,19 @@ def extended(old: StudySpec, new: StudySpec) -> StudySpec:
         fractions=tuple(sorted({*old.fractions, *new.fractions})),
         per_class=tuple(sorted({*old.per_class, *new.per_class})),
         seeds=tuple(sorted({*old.seeds, *new.seeds})),
+        probe_every=new.probe_every or old.probe_every,
+        keep=new.keep or old.keep,
+        test_curve=new.test_curve or old.test_curve,
     )
 
 
-def read_study(path: str | Path) -> StudySpec:
-    """The study of a YAML file, or of a study's folder."""
+def read_study(path: str | Path, data: Sequence[str] = ()) -> StudySpec:
+    """The study of a YAML file, or of a study's folder; `data` replaces the sets of the file, which then need not have any."""
     file = Path(path) / "study.yaml" if Path(path).is_dir() else Path(path)
-    return StudySpec.from_dict(read_yaml(file, "the study"), f"the study {file}")
+    given = read_yaml(file, "the study")
+    if data and isinstance(given, Mapping):
+        given = {**given, "data": list(data)}
+    return StudySpec.from_dict(given, f"the study {file}")
 
 
 def write_study(spec: StudySpec, out: Path) -> None:

@@ -32,8 +32,9 @@ class RunTask:
     """A run to do.
 
     test         False: the run does not see the test images (for choosing settings)
-    checkpoints  whether the checkpoints of a finished run stay
     only_time    time a few training steps, and write nothing
+
+    The others are explained at `execute.ExecutionSettings`.
     """
 
     spec: RunSpec
@@ -41,9 +42,11 @@ class RunTask:
     device: str = "auto"
     baseline: bool = True
     test: bool = True
-    checkpoints: bool = False
     threads: int | None = None
     only_time: bool = False
+    keep: str | None = None
+    probe_every: int | None = None
+    test_curve: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return {**{name: value for name, value in vars(self).items() if name != "spec"}, "spec": self.spec.to_dict()}
@@ -138,7 +141,8 @@ def train_run(task: RunTask, store: Store, display: EventDisplay) -> dict[str, A
     def fit() -> dict[str, Any]:
         return run_fit(
             task.spec, path, resume=True, data=data, display=display, device=task.device, trackers=(),
-            baseline=task.baseline and task.test,
+            baseline=task.baseline and task.test, keep=task.keep or "last,best", probe_every=task.probe_every,
+            test_curve=task.test_curve and task.test,
         ).summary  # fmt: skip
 
     with warnings.catch_warnings():
@@ -149,7 +153,7 @@ def train_run(task: RunTask, store: Store, display: EventDisplay) -> dict[str, A
             display.notes.append(Note("run-began-again", {"reason": str(error)}))
             store.clear(task.spec)
             summary = fit()
-    if not task.checkpoints:
+    if task.keep is None:
         shutil.rmtree(path / "checkpoints", ignore_errors=True)
     return summary
 

@@ -42,7 +42,7 @@ def tune(
     """(data, arm) -> the settings that were best on validation; tuning.json records them with all trials."""
     optuna = import_optuna()
     store = Store(out / "trials")
-    own = replace(settings, store=store.path, baseline=False, test=False)
+    own = replace(settings, store=store.path, baseline=False, test=False, keep=None, probe_every=None)
     whole = study_runs(replace(spec.with_most_data(), seeds=spec.seeds[:1], tune=0))
     needed = {run.needs for run in whole}
     before = [run for run in whole if run.id in needed]

@@ -44,20 +44,28 @@ def test_a_browser_shows_every_chart_offline_without_complaint_or_overflow(brows
     view, complaints, requests = open_page(browser, page, width, color_scheme=scheme)
     assert complaints == [] and requests == [page.as_uri()]
     assert view.evaluate("document.documentElement.scrollWidth") <= width
-    assert len(view.evaluate(SERIES)) == 15 and all(view.evaluate(SERIES))
+    assert len(view.evaluate(SERIES)) == 16 and all(view.evaluate(SERIES))
     letters = "12 * plot.getBoundingClientRect().width / plot.viewBox.baseVal.width"
     assert view.evaluate(f"Math.min(...{CHARTS_IN_SIGHT}.map(plot => {letters}))") > 9  # pixels: texts can be read
     assert view.evaluate(BACKGROUND) == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}[scheme]
     view.emulate_media(media="print")
-    assert len(view.evaluate(SERIES)) == 15 and view.evaluate(BACKGROUND) == "rgb(255, 255, 255)"
+    assert len(view.evaluate(SERIES)) == 16 and view.evaluate(BACKGROUND) == "rgb(255, 255, 255)"
     view.context.close()
+
+
+def test_all_names_of_the_legend_are_in_sight_on_a_wide_page(browser, tmp_path, quick_charts):
+    models = [f"a_rather_long_name_{number}" for number in range(7)]
+    view, *_ = open_page(browser, write_report(make_study(tmp_path, models, (1.0,), seeds=1)), 1280)
+    legend = "document.getElementById('legend')"
+    assert view.evaluate(f"{legend}.scrollWidth <= {legend}.clientWidth")
 
 
 def test_a_reader_hides_an_arm_everywhere_and_changes_the_theme(browser, study):
     view, complaints, _ = open_page(browser, study / "report.html", 1280, color_scheme="light")
     before = view.evaluate(SERIES)
     view.locator("#legend .t0").click()
-    assert all(now < then for now, then in zip(view.evaluate(SERIES), before, strict=True))
+    *own, published = zip(view.evaluate(SERIES), before, strict=True)
+    assert all(now < then for now, then in own) and published[0] == published[1]  # of a model that is none of ours
     view.locator("#legend .t0").click()
     assert view.evaluate(SERIES) == before
     view.locator("#theme").click()
@@ -79,7 +87,7 @@ def test_values_appear_under_the_pointer_and_by_the_arrow_keys(browser, study):
     for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
         view.keyboard.press(key)
         texts.append(tip.inner_text())
-    assert "convit_nano, step 25" in texts[0] and "step 50" in texts[1] and "deit_nano, step 50" in texts[2]
+    assert "convit_nano, epoch 1" in texts[0] and "epoch 2" in texts[1] and "deit_nano, epoch 2" in texts[2]
     view.locator("#legend .t0").click()  # a hidden series has no values
     view.locator("#learning .plot").first.focus()
     view.keyboard.press("ArrowDown")

@@ -13,8 +13,8 @@ from softbias.cli import main
 from softbias.pages.charts import Chart, Series
 from softbias.runs.predictions import Predictions
 from softbias.study.report import CHARTS, write_report
-from softbias.study.report.accuracy import matching_table
 from softbias.study.report.examples import Votes, answers_of, disagreements
+from softbias.study.report.matching import matching_table
 from softbias.study.report.results import ReportBlock
 
 from .handmade import groups_of, html_of, make_run, make_study, text_of
@@ -22,7 +22,7 @@ from .handmade import groups_of, html_of, make_run, make_study, text_of
 
 def test_the_report_and_every_figure_as_csv_and_png_and_every_table_as_latex(study):
     keys = re.findall(r'data-chart="([^"]+)"', html_of(study / "report.html"))
-    assert len(keys) == len(set(keys)) == 1 + 1 + 1 + 6 + 4 + 2
+    assert len(keys) == len(set(keys)) == 1 + 1 + 1 + 6 + 4 + 2 + 1  # the last: published on another set
     for key in keys:
         assert len(pd.read_csv(study / "figures" / f"{key}.csv")), key
         assert Image.open(study / "figures" / f"{key}.png").width > 700, key
@@ -91,18 +91,21 @@ def test_published_numbers_are_marked_and_strangers_are_named(study):
     assert "accuracy 61.25 " in text and "accuracy 70.00 –" in text  # all the digits
 
 
-def test_numbers_of_a_set_that_is_not_here_stand_beside_ours_with_a_warning(tmp_path, quick_charts):
-    published = {
-        "data": "imagenet",
-        "arm": "deit_nano",
-        "train_fraction": 1,
-        "metric": "accuracy",
-        "value": 0.7,
-        "note": "t. 2",
-    }
-    page = write_report(make_study(tmp_path, ("deit_nano",), (0.1, 1.0), seeds=1, study={"published": [published]}))
-    ((_, points),) = groups_of(page, "sample-efficiency-fashion", "published")
-    assert "70 %" in points[0][2].replace("\xa0", " ")
+@pytest.mark.parametrize(
+    ("data", "fraction", "amounts"), [("imagenet", 1, (0.1, 1.0)), ("imagenet", 1, (1.0,)), ("fashion", 1, (0.1,))]
+)
+def test_no_axis_has_ours_and_a_published_number_of_another_set_or_amount(tmp_path, quick_charts, data, fraction, amounts):
+    published = {"data": data, "arm": "deit_nano", "train_fraction": fraction, "value": 0.7, "note": "t. 2"}
+    page = write_report(make_study(tmp_path, ("deit_nano",), amounts, seeds=1, study={"published": [published]}))
+    assert groups_of(page, "sample-efficiency-fashion", "published") == []
+    ((_, points),) = groups_of(page, f"published-{data}", "published")
+    assert "70 %" in points[0][2].replace("\xa0", " ") and f"published on {data}" in text_of(page)
+    assert groups_of(page, f"published-{data}", "across") == groups_of(page, f"published-{data}", "line") == []
+
+
+def test_numbers_of_a_set_that_is_not_here_come_with_a_warning(tmp_path, quick_charts):
+    published = {"data": "imagenet", "arm": "deit_nano", "train_fraction": 1, "value": 0.7, "note": "t. 2"}
+    page = write_report(make_study(tmp_path, ("deit_nano",), (1.0,), seeds=1, study={"published": [published]}))
     (notice,) = [text for text in re.findall(r'<p class="verdict below">(.*?)</p>', page.read_text()) if "imagenet" in text]
     assert "fashion" in notice
 
@@ -154,6 +157,7 @@ def test_nothing_is_asked_from_outside_and_names_are_escaped(study):
 def test_with_one_seed_the_report_claims_nothing(tmp_path, quick_charts):
     text = text_of(write_report(make_study(tmp_path, seeds=1, fractions=(0.1, 1.0), val=False)))
     assert "One seed per model: nothing is claimed" in text and "beats" not in text and "ahead of" not in text
+    assert not re.search(r"\bt test|\bt interval|Holm|bootstrap over seeds|supported|power of|No test|p <", text)
     assert "No curve is fitted" in text and "Training accuracy · 10 %" in text and "Validation accuracy" not in text
 
 
@@ -168,6 +172,23 @@ def test_without_the_data_the_cards_name_the_images_and_the_reason(tmp_path, qui
     text = text_of(page)
     assert re.search(r"The pictures are not shown, because the data set could not be read: .*gone/pictures", text)
     assert "picture 50" in text and "Only ibit_nano is right" in text
+
+
+@pytest.mark.parametrize(("test_curve", "column"), [(False, "val_accuracy"), (True, "test_accuracy")])
+def test_accuracy_on_held_out_images_is_drawn_over_epochs_and_that_on_test_images_only_where_asked(
+    tmp_path, quick_charts, test_curve, column
+):
+    make_study(tmp_path, ("deit_nano", "convit_nano"), (1.0,), seeds=1, study={"test_curve": test_curve})
+    for file in tmp_path.glob("runs/*/metrics.jsonl"):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps({**row, "test_accuracy": 0.01 * row["epoch"]}) + "\n" for row in rows))
+    page = write_report(tmp_path)
+    (drawn,) = (tmp_path / "figures").glob("learning-*-accuracy.csv")
+    table = pd.read_csv(drawn)
+    wanted = [{"val_accuracy": 0.15, "test_accuracy": 0.01}[column] * epoch for epoch in (1, 2, 3, 4)]
+    assert table[table["arm"] == "deit_nano"][column].tolist() == pytest.approx(wanted)
+    assert table[table["arm"] == "deit_nano"]["epoch"].tolist() == [1, 2, 3, 4]
+    assert ("it chose nothing" in text_of(page)) == test_curve
 
 
 def test_loose_runs_make_a_report_elsewhere_and_missing_ones_are_counted(tmp_path, quick_charts):

@@ -1,7 +1,7 @@
 """The papers' tables as named studies: `softbias reproduce --list`.
 
 A new one takes a file with a `NamedStudy`, a line in STUDIES, and no test: each is planned at every scale and run at smoke
-scale by tests/study/test_papers.py. From outside the package: an entry point in the group "softbias.studies".
+scale by tests/study/papers/test_studies.py. From outside the package: an entry point in the group "softbias.studies".
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ STUDIES |= {
     "ibit-scaling": ibit.SCALING,
     "ibit-depth": ibit.DEPTH,
     "arvit-table1": arvit.TABLE1,
+    "arvit-table1-head": arvit.TABLE1_HEAD,
+    "arvit-pretraining": arvit.LESS_PRETRAINING,
     "arvit-cost": arvit.COST,
     "eth-cifar10": eth.CIFAR10,
     "eth-combined": eth.COMBINED,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,12 @@ import numpy as np
 import pandas
 
 from softbias.classifier import Classifier
+from softbias.errors import NotMeasurableError
 from softbias.pages.charts import Axis, Chart, Series
 from softbias.pages.format import count
 from softbias.pages.static import panels, save, sheet, show_map
 from softbias.probes import find_probe
+from softbias.probes.resolution import ENTRIES
 from softbias.probes.rows import write_rows
 from softbias.probes.scenes import draw_examples
 from softbias.runs.probe_targets import DatasetCache, ProbeTarget, open_target
@@ -22,11 +24,14 @@ from softbias.runs.run import START, Run
 from softbias.study.frame import find_store
 from softbias.study.papers.measure import ArmValue, arms_in_order, compared_runs, draw_beside, write_table
 from softbias.study.papers.named import Measurement
+from softbias.study.papers.through_training import locality_over_epochs
 from softbias.study.plan import read_plan
-from softbias.study.report.provenance import EXTRA
+from softbias.study.scores import EXTRA, Score, Scores, write_scores
 
 SCENES = {"combined": "Four pictures in one: Top-4 matching", "background": "A picture on a large background: accuracy"}
+MEASURED = {"combined": "top4_matching", "background": "background_accuracy"}  # the metric of the study
 AXES = {"combined": "classes matched of four, mean", "background": "accuracy"}
+PUBLISHED_ENTRY = "224"
 KEPT = ("epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy")
 
 
@@ -34,9 +39,23 @@ def locality(folder: Path, device: str, images: int) -> list[Measurement]:
     """ConViT's analyses: accuracy over strength and gated layers, learning curves, non-locality, gates."""
     frame = compared_runs(folder)
     options = {arm.name: arm.model_options for arm in arms_in_order(folder, frame)}
-    frame["gated"] = [int(options[arm]["gated_blocks"]) for arm in frame["arm"]]
+    frame["gated"] = [float(options[arm].get("gated_blocks", "nan")) for arm in frame["arm"]]  # nan: DeiT
     frame["strength"] = [float(options[arm].get("strength", "nan")) for arm in frame["arm"]]
-    return [final_accuracy(frame, folder), learning_curves(frame, folder), *attention_maps(frame, folder, device, images)]
+    grid = frame[frame["gated"].notna()]
+    parts = full_and_gated(frame)
+    return [
+        final_accuracy(grid, folder), learning_curves(grid, folder), *locality_over_epochs(folder, parts),
+        *attention_maps(parts, folder, device, images),
+    ]  # fmt: skip
+
+
+def full_and_gated(frame: pandas.DataFrame) -> dict[str, pandas.DataFrame]:
+    """DeiT, or without it the arm without gated layers; and the arm with the most gated layers at the usual strength."""
+    strength, most = usual_strength(frame), frame["gated"].max()
+    plain = frame[frame["gated"].isna()] if frame["gated"].isna().any() else frame[frame["gated"] == 0]
+    gated = frame[(frame["gated"] == most) & (frame["strength"] == strength)]
+    found = {f"full attention: {plain['arm'].iloc[0]}": plain} if len(plain) else {}
+    return {**found, f"gated attention: {most:g} layers, α = {strength:g}": gated}
 
 
 def usual_strength(table: pandas.DataFrame) -> float:
@@ -50,7 +69,7 @@ def final_accuracy(frame: pandas.DataFrame, folder: Path) -> Measurement:
     for arm in dict.fromkeys(frame["arm"]):
         cell = frame[frame["arm"] == arm]
         mean = ArmValue.over_seeds(arm, cell["accuracy"].tolist())
-        settings = {"arm": arm, "gated_layers": cell["gated"].iloc[0], "strength": cell["strength"].iloc[0]}
+        settings = {"arm": arm, "gated_layers": int(cell["gated"].iloc[0]), "strength": cell["strength"].iloc[0]}
         rows.append({**settings, "seeds": len(cell), "accuracy": mean.value, "low": mean.low, "high": mean.high})
     table = pandas.DataFrame(rows)
     without = table[table["gated_layers"] == 0]["accuracy"]
@@ -88,7 +107,7 @@ def learning_curves(frame: pandas.DataFrame, folder: Path) -> Measurement:
     for run in frame.itertuples():
         settings = {"arm": run.arm, "gated_layers": run.gated, "strength": run.strength, "seed": run.seed}
         rows += [{**settings, **{name: epoch.get(name) for name in KEPT}} for epoch in Run(str(run.run)).metrics()]
-    table = pandas.DataFrame(rows)
+    table = pandas.DataFrame(rows).astype({"gated_layers": int})
     column = "val_accuracy" if table["val_accuracy"].notna().any() else "accuracy"
     chosen = usual_strength(table)
     kept = table[((table["strength"] == chosen) | (table["gated_layers"] == 0)) & table[column].notna()]
@@ -107,24 +126,22 @@ def learning_curves(frame: pandas.DataFrame, folder: Path) -> Measurement:
     )
 
 
-def attention_maps(frame: pandas.DataFrame, folder: Path, device: str, images: int) -> list[Measurement]:
-    """Non-locality without and with the most gated layers, before and after training; and the gates."""
-    cache, strength = DatasetCache(), usual_strength(frame)
-    gated = frame[(frame["gated"] == frame["gated"].max()) & (frame["strength"] == strength)]
-    plain = frame[frame["gated"] == 0]
+def attention_maps(parts: Mapping[str, pandas.DataFrame], folder: Path, device: str, images: int) -> list[Measurement]:
+    """Non-locality of full attention and of the most gated layers, before and after training; and the gates."""
+    cache = DatasetCache()
     rows: list[dict[str, Any]] = []
     of_gates: list[dict[str, Any]] = []
-    for part, name in ((plain, "full attention"), (gated, "gated attention")):
+    for name, part in parts.items():
         run = part.sort_values("seed").iloc[0]
         target = open_target(run["run"], None, cache, device=device)
         for classifier in start_and_end(target, name):
             rows += find_probe("locality").measure(classifier, target.data, n=images)
-            of_gates += find_probe("gates").measure(classifier) if name == "gated attention" else []
+            of_gates += find_probe("gates").measure(classifier) if name.startswith("gated") else []
     out = folder / EXTRA
     drawn = find_probe("locality").draw(rows, out)
     about = (
-        f"Arms without and with {gated['gated'].iloc[0]} gated layers (α = {strength:g}), first seed, {images:,} test "
-        "pictures: how far heads look, on each layer's own input, before the first step and at the end. Lines: mean over heads."
+        f"First seed, {images:,} test pictures: how far heads look, on each layer's own input, before the first step and at "
+        "the end. Lines: mean over heads."
     )
     files = (write_rows(rows, out, "locality")[0],)
     found = [Measurement("Non-locality: full attention beside gated", about, tuple(drawn), files)]
@@ -175,35 +192,60 @@ def pretraining(folder: Path) -> list[Measurement]:
 
 
 def scenes(
-    folder: Path, device: str, name: str, measure: str, count_per_run: int, published: Mapping[str, float]
+    folder: Path,
+    device: str,
+    name: str,
+    measure: str,
+    count_per_run: int,
+    published: Mapping[str, float],
+    entries: Sequence[str] = ENTRIES,
 ) -> list[Measurement]:
-    """The probe `combined` or `background` on every finished run, beside the published numbers."""
+    """The probe `combined` or `background` on every finished run, beside the published numbers.
+
+    Where an entry is that of the document's code, the numbers stand beside that one alone.
+    """
     probe, cache = find_probe(name), DatasetCache()
     frame = compared_runs(folder)
+    published = published if set(frame["data"]) == {"cifar10"} else {}  # no axis has numbers of two sets
     rows: list[dict[str, Any]] = []
-    for run, arm, seed in zip(frame["run"], frame["arm"], frame["seed"], strict=True):
+    for run, id, arm, seed in zip(frame["run"], frame["id"], frame["arm"], frame["seed"], strict=True):
         target = open_target(run, None, cache, device=device)
-        found = probe.measure(replace(target.classifier, name=arm), target.data, n=count_per_run)
-        rows += [{**row, "seed": seed} for row in found]
+        try:
+            found = probe.measure(replace(target.classifier, name=arm), target.data, n=count_per_run, entries=entries)
+        except NotMeasurableError as error:  # Top-4 with four classes
+            return [Measurement(SCENES[name], f"Left out: {error}.")]
+        rows += [{**row, "seed": seed, "run": id} for row in found]
     out = folder / EXTRA
     files = write_rows(rows, out, name)
     measured = [row for row in rows if row["measure"] == measure]
-    by_entry = {
-        entry: [scene_value(measured, entry, arm, published.get(arm)) for arm in dict.fromkeys(frame["arm"])]
-        for entry in dict.fromkeys(row["entry"] for row in measured)
-    }
+    by_entry = {}
+    for entry in dict.fromkeys(row["entry"] for row in measured):
+        beside = published if entry == PUBLISHED_ENTRY or PUBLISHED_ENTRY not in entries else {}
+        by_entry[entry] = [scene_value(measured, entry, arm, beside.get(arm)) for arm in dict.fromkeys(frame["arm"])]
     level = next((row["chance_level"] for row in measured if row.get("chance_level")), None)
     panels = {f"{entry} entry": values for entry, values in by_entry.items()}
     figures = [draw_beside(panels, out / f"{name}_by_model.png", AXES[name], chance_level=level)]
     if name == "combined":
         figures += probe.draw([row for row in rows if row["seed"] == min(frame["seed"])], out)  # the histograms
     figures.append(draw_examples(target.data, out / f"{name}_examples.png", kind=name))
+    entry = PUBLISHED_ENTRY if PUBLISHED_ENTRY in by_entry else next(iter(by_entry))
+    main = {row["run"]: row for row in measured if row["entry"] == entry and row["value"] is not None}
+    write_scores(
+        Scores(
+            MEASURED[name],
+            {id: Score(row["value"], row["low"], row["high"]) for id, row in main.items()},
+            f"{count_per_run:,} scenes a run, {entry} entry; the other entries stand below, among the measurements.",
+            level,
+        ),
+        folder,
+    )
     seeds = int(frame["seed"].nunique())
     spread = "95 % t interval over seeds" if seeds > 1 else "95 % interval over scenes, of one seed"
-    about = (
-        f"{count_per_run:,} scenes per run, {count(seeds, 'seed')} per arm. Whiskers: {spread}. Open diamonds: published, on "
-    )
-    about += f"CIFAR-10, of {'100' if name == 'combined' else '200'} scenes, entry not stated."
+    about = f"{count_per_run:,} scenes per run, {count(seeds, 'seed')} per arm. Whiskers: {spread}."
+    if published:
+        about += f" Open diamonds: published, of {'100' if name == 'combined' else '200'} scenes"
+        enlarged = "; its code enlarges pictures and scenes to 224 px, as the paper scale does"
+        about += f"{'' if PUBLISHED_ENTRY in entries else enlarged}."
     about += " Dashed line: random answers." if level is not None else ""
     behind = next((row["backgrounds"] for row in rows if row.get("backgrounds")), None)
     about += f" Backgrounds: {behind}." if behind else ""

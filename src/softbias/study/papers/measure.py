@@ -29,11 +29,12 @@ from softbias.runs.run import Run
 from softbias.stats import t_interval
 from softbias.study.arms import Arm
 from softbias.study.compare import Comparison, make_report, run_study
-from softbias.study.comparison import prepare
+from softbias.study.comparison import prepare, usable_metric
 from softbias.study.frame import runs_frame
 from softbias.study.papers.named import Measurement, NamedStudy, Scale
 from softbias.study.progress import StudyDisplay
-from softbias.study.report.provenance import EXTRA, MEASUREMENTS, MeasurementRow
+from softbias.study.report.provenance import MEASUREMENTS, MeasurementRow
+from softbias.study.scores import EXTRA, Score, Scores, write_scores
 from softbias.study.spec import StudySpec, read_study
 
 
@@ -60,7 +61,9 @@ def reproduce(
         display.message("some runs failed, so nothing is measured on the others; the same command tries them again")
     elif named.after is not None:
         measure(named.after, scale, done.path, device, display)
-    return replace(done, report=make_report(done.path, display) if report else None)
+    frame = runs_frame(done.path)
+    made = make_report(done.path, display) if report else None
+    return replace(done, runs=frame, report=made, metric=usable_metric(frame, spec.metric))
 
 
 def measure(
@@ -125,9 +128,18 @@ class ArmValue:
 
 
 def draw_beside(
-    panels: Mapping[str, Sequence[ArmValue]], path: Path, title: str, *, chance_level: float | None = None, log: bool = False
+    panels: Mapping[str, Sequence[ArmValue]],
+    path: Path,
+    title: str,
+    *,
+    chance_level: float | None = None,
+    log: bool = False,
+    whose: tuple[str, str] = ("ours", "published"),
 ) -> Path:
-    """A panel per title, a line per arm: our value as a dot with its interval, the published one as an open diamond."""
+    """A panel per title, a line per arm: our value as a dot with its interval, the published one as an open diamond.
+
+    whose   the names of both in the legend, which say on what data or machine they were taken
+    """
     edges = [chance_level] + [
         edge for ones in panels.values() for one in ones for edge in (one.value, one.low, one.high, one.published)
     ]
@@ -139,14 +151,14 @@ def draw_beside(
         for one in values:
             if one.value is not None:
                 low, high = (None if edge is None else [edge] for edge in (one.low, one.high))
-                series.append(Series("across", "ours", [one.value], [rows[one.arm]], 0, low, high))
+                series.append(Series("across", whose[0], [one.value], [rows[one.arm]], 0, low, high))
             if one.published is not None:
-                series.append(Series("published", "published", [one.published], [rows[one.arm]], 1))
+                series.append(Series("published", whose[1], [one.published], [rows[one.arm]], 1))
         if chance_level is not None:
             series.append(Series("reference", "random", [chance_level] * 2, [-0.6, len(values) - 0.4]))
         ticks = [(row, arm) for arm, row in rows.items()]
         y = Axis(range=(-0.6, len(values) - 0.4), ticks=ticks, categories=True)
-        charts.append(Chart(path.stem, name, series, x, y, names=["ours", "published"]))
+        charts.append(Chart(path.stem, name, series, x, y, names=whose))
     most = max(map(len, panels.values()))
     return save(sheet(charts, width=4.6, height=1.1 + 0.32 * most), path.parent, path.stem)
 
@@ -192,7 +204,9 @@ def inference_speed(
         )
     values = [ArmValue(row["arm"], row["relative"], row["low"], row["high"], row["published_relative"]) for row in rows]
     title = f"images/s at inference, relative to {first}"
-    picture = draw_beside({str(setting): values}, folder / EXTRA / "speed.png", title, log=True)
+    picture = draw_beside(
+        {str(setting): values}, folder / EXTRA / "speed.png", title, log=True, whose=("ours, here", "published, other hardware")
+    )
     about = f"Medians and quartiles over {rounds} interleaved rounds on {machine(device)}. Open diamonds: {whose}."
     return Measurement("Speed at inference", about, (picture,), (write_table(pandas.DataFrame(rows), folder, "speed"),))
 
@@ -234,7 +248,13 @@ def step_time(
         del prepared
         torch.compiler.reset()
     title = f"time of a training step, relative to {base}"
-    picture = draw_beside(panels, folder / EXTRA / "step_time.png", title, log=True)
+    picture = draw_beside(
+        panels, folder / EXTRA / "step_time.png", title, log=True, whose=("ours, here", "published, other hardware")
+    )
+    how, values = next(iter(panels.items()))
+    timed = {one.arm: Score(one.value, one.low, one.high) for one in values if one.value is not None}
+    runs = {id: timed[arm] for id, arm in zip(frame["id"], frame["arm"], strict=True) if arm in timed}
+    write_scores(Scores("step_time", runs, f"Relative to {base}, {how}, {rounds} interleaved rounds of {STEPS} steps."), folder)
     about = (
         f"Forward, backward and AdamW on synthetic pictures, all arms in turn, medians and quartiles over {rounds} rounds of "
         f"{STEPS} steps on {machine(device)}. Open diamonds: {whose}."

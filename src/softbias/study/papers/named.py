@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from softbias.errors import SoftbiasError, unknown_name
+from softbias.pages.format import share
 from softbias.study.arms import Arm
 from softbias.study.spec import PublishedNumber, StudySpec
 from softbias.training.recipe import Recipe, find_recipe
@@ -25,6 +26,11 @@ EMBEDDED = "fashion"
 NANO_SIDE = 32  # pixels of every set at smoke scale
 SMOKE_NOTE = (
     "Smoke scale: nano models stand in for the paper's and take a few steps. It shows that the study runs, and no more."
+)
+HELD_OUT: dict[Scale, float] = {"smoke": 0.1, "small": 0.05, "paper": 0.01}  # share of the training pictures
+HELD_OUT_NOTE = (
+    "{share} of the training pictures are held out: accuracy on them is drawn over epochs, and chooses nothing. A set with "
+    "validation pictures of its own has these instead."
 )
 TOO_LARGE = ("imagenet", "imagenet100")  # to be used at smoke scale, even where they are present
 
@@ -46,7 +52,8 @@ class NamedStudy:
     source        the document, with the sentence or the table that is reproduced
     can, cannot   what of the original this study shows, and what it does not
     build         scale -> arms, data, fractions, seeds, recipe; `spec` adds title, question and numbers
-    published     numbers of the document in percent, drawn beside ours: see `number`
+    metric        the score that its report is about (`study.metric`)
+    published     numbers of the document as printed, shares in percent, drawn beside ours: see `number`
     beside        numbers of the document in other units, beside which `after` draws its measurements
     after         (the study's folder, scale, device) -> measurements on the finished runs
     """
@@ -61,6 +68,7 @@ class NamedStudy:
     published: tuple[PublishedNumber, ...] = ()
     beside: tuple[PublishedNumber, ...] = ()
     after: Callable[[Path, Scale, str], list[Measurement]] | None = None
+    metric: str = "accuracy"
 
     def spec(
         self,
@@ -87,7 +95,7 @@ class NamedStudy:
         notes = [f"This study can show: {self.can}", f"It cannot show: {self.cannot}", *bare.notes]
         spec = replace(
             bare, name=f"{self.name}-{scale}", title=f"{self.title} ({scale} scale)", question=self.question,
-            source=self.source, published=tuple(numbers), seeds=seeds or bare.seeds,
+            source=self.source, metric=self.metric, published=tuple(numbers), seeds=seeds or bare.seeds,
         )  # fmt: skip
         if data_dir is not None:
             spec = replace(spec, data_options={**spec.data_options, "data_dir": str(data_dir)})
@@ -129,11 +137,33 @@ def small_recipe(**overrides: Any) -> Recipe:
 
 
 def study(scale: Scale, data: tuple[str, ...], arms: tuple[Arm, ...], recipe: Recipe, **more: Any) -> StudySpec:
-    """A spec without words: one seed at smoke scale and at the paper's, where documents report one; three at small scale."""
+    """A spec without words: one seed at smoke scale and at the paper's, where documents report one; three at small scale.
+
+    Accuracy on held-out pictures is drawn over epochs: on a part of the training pictures, or with `test_curve` on the test
+    pictures, where the document's own figure shows these. Neither chooses anything.
+    """
     if scale == "smoke":
         more.setdefault("data_options", {"img_size": NANO_SIDE})
     more.setdefault("seeds", (0, 1, 2) if scale == "small" else (0,))
+    held_out = HELD_OUT[scale]
+    if not more.get("test_curve"):
+        if not recipe.val_fraction:
+            more["notes"] = (*more.get("notes", ()), HELD_OUT_NOTE.format(share=share(held_out)))
+        recipe = watched(recipe, held_out)
+        arms = tuple(watched_arm(arm, held_out) for arm in arms)
     return StudySpec("unnamed", data, arms, recipe=recipe, **more)
+
+
+def watched(recipe: Recipe, held_out: float) -> Recipe:
+    """The recipe with validation pictures, which choose nothing; one that has some stays as it is."""
+    return recipe if recipe.val_fraction else recipe.with_overrides({"val_fraction": held_out, "select": "last"})
+
+
+def watched_arm(arm: Arm, held_out: float) -> Arm:
+    """The arm with the same validation pictures, where it has a recipe of its own."""
+    if "preset" not in arm.recipe or find_recipe(arm.recipe["preset"]).val_fraction:
+        return arm
+    return replace(arm, recipe={"val_fraction": held_out, "select": "last", **arm.recipe})
 
 
 def with_available_sets(spec: StudySpec) -> StudySpec:

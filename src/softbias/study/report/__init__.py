@@ -10,27 +10,35 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from softbias.errors import SoftbiasError
 from softbias.files import require_writable, write_bytes, write_text
 from softbias.pages.charts import Chart, Table, latex
 from softbias.pages.format import count
 from softbias.pages.html import frame_csv, render
 from softbias.pages.static import png
-from softbias.study.headline import RULES, headline
-from softbias.study.report.accuracy import accuracy_blocks, differences_blocks, matching_blocks
+from softbias.study.headline import Headline, headline, rules_for, timed_headline
 from softbias.study.report.costs import class_blocks, cost_blocks
+from softbias.study.report.differences import differences_blocks
 from softbias.study.report.examples import example_section
 from softbias.study.report.learning import fitted_blocks, learning_blocks
+from softbias.study.report.main_metric import metric_blocks
+from softbias.study.report.matching import matching_blocks
+from softbias.study.report.one_table import one_table
 from softbias.study.report.provenance import commands, damage_text, facts, measured_after, notices, run_rows
-from softbias.study.report.results import Material, ReportBlock, Results, gather, published_table, slug
+from softbias.study.report.published import published_blocks
+from softbias.study.report.results import Material, ReportBlock, Results, gather, slug
+from softbias.study.report.training import training_blocks
 
 CHARTS: dict[str, tuple[str, Callable[[Results, str], list[ReportBlock]]]] = {  # name: title of the section, drawing function
-    "accuracy": ("Accuracy", accuracy_blocks),
-    "matching": ("Accuracy", matching_blocks),
-    "fitted": ("Accuracy", fitted_blocks),
+    "accuracy": ("{metric}", metric_blocks),
+    "matching": ("{metric}", matching_blocks),
+    "fitted": ("{metric}", fitted_blocks),
     "differences": ("Paired differences", differences_blocks),
     "learning": ("Learning curves", learning_blocks),
-    "cost": ("Cost against accuracy", cost_blocks),
+    "training": ("Through training", training_blocks),
+    "cost": ("Cost", cost_blocks),
     "classes": ("Classes", class_blocks),
 }
 
@@ -57,8 +65,8 @@ def write_report(
     require_writable(page.parent)
     results = Results.of(material)
     sections = make_sections(results)
-    published = published_table(results)
-    write_files(page.parent / "figures", results, [*sections, {"blocks": {"": [ReportBlock(tables=[published])]}}])
+    published = published_blocks(results)
+    write_files(page.parent / "figures", results, [*sections, {"blocks": {"": published}}])
     write_text(page, render_report(results, sections, published))
     if message is not None:
         for text in damage_text(material):
@@ -67,13 +75,19 @@ def write_report(
 
 
 def make_sections(results: Results) -> list[dict[str, Any]]:
-    """Every section with its anchor, its title, and its blocks for each data set; the first chart's name is the anchor."""
+    """Every section with its anchor, its title, and its blocks for each data set; the first chart's name is the anchor.
+
+    "{metric}" in a title is the main metric. One table of all sets, where there is one, is the first thing on the page.
+    """
     sections: dict[str, dict[str, Any]] = {}
     for name, (title, draw) in CHARTS.items():
+        title = title.replace("{metric}", results.metric.heading)
         section = sections.setdefault(title, {"anchor": name, "title": title, "blocks": {}})
+        if not sections.keys() - {title} and results.in_one_table and not section["blocks"]:
+            section["blocks"]["all sets"] = [ReportBlock(tables=[one_table(results)])]
         for data in results.material.sets:
             section["blocks"].setdefault(data, []).extend(draw(results, data))
-    return list(sections.values())
+    return [section for section in sections.values() if any(section["blocks"].values())]
 
 
 def write_files(folder: Path, results: Results, sections: Iterable[dict[str, Any]]) -> None:
@@ -92,12 +106,21 @@ def write_files(folder: Path, results: Results, sections: Iterable[dict[str, Any
         write_bytes(folder / f"{chart.key}.png", png(chart))
     for table in tables:
         write_text(folder / f"{slug(table.key)}.tex", latex(table))
-    frames = {"summary": results.summary, "differences": results.comparisons, "runs": results.material.frame}
+    frames = {"summary": results.summary, "differences": results.comparisons, "runs": with_short_paths(results.material)}
     for name, frame in frames.items():
         write_text(folder / f"{name}.csv", frame_csv(frame))
 
 
-def render_report(results: Results, sections: list[dict[str, Any]], published: Table) -> str:
+def with_short_paths(material: Material) -> pd.DataFrame:
+    """The table of the runs; those of a study are named from its folder on, so that the table can be given away."""
+    folder = material.folder
+    if folder is None:
+        return material.frame
+    paths = map(Path, material.frame["run"])
+    return material.frame.assign(run=[str(path.relative_to(folder) if path.is_relative_to(folder) else path) for path in paths])
+
+
+def render_report(results: Results, sections: list[dict[str, Any]], published: list[ReportBlock]) -> str:
     material = results.material
     study = material.study
     return render(
@@ -105,8 +128,10 @@ def render_report(results: Results, sections: list[dict[str, Any]], published: T
         title=(study.title or study.name) if study else f"{len(material.runs)} runs compared",
         question=study.question if study else "",
         source=study.source if study else "",
-        headline=headline(results.comparisons, study.arms[0].name if study else None),
-        rules=RULES,
+        headline=first_sentence(results),
+        rules=rules_for(results.seeds) if results.metric.repeated == "seeds" else (),
+        metric=results.metric,
+        seeds=results.seeds if results.metric.repeated == "seeds" else 1,
         notes=study.notes if study else (),
         notices=notices(material),
         size=size_of(results),
@@ -120,6 +145,14 @@ def render_report(results: Results, sections: list[dict[str, Any]], published: T
         runs=run_rows(material),
         study_file=study_file(material),
     )
+
+
+def first_sentence(results: Results) -> Headline:
+    """What the report says first, about its main metric."""
+    study, metric = results.material.study, results.metric
+    if metric.repeated == "rounds":
+        return timed_headline(results.summary, metric)
+    return headline(results.comparisons, study.arms[0].name if study else None, metric)
 
 
 def size_of(results: Results) -> str:

@@ -1,4 +1,4 @@
-"""What a model costs and what it finds: accuracy against cost, and the recall of every class, as charts and tables."""
+"""What a model costs and what it finds: the main metric against cost, and the recall of every class, as charts and tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COSTS = {
 
 
 def cost_blocks(results: Results, data: str) -> list[ReportBlock]:
-    """Accuracy with the most data against parameters, MACs, speed and memory."""
+    """The metric with the most data against parameters, MACs, speed and memory."""
     amount = results.material.amounts(data)[-1]
     charts = [cost_chart(results, data, amount, column) for column in COSTS]
     text = f"With {of_the_data(amount)}. Speed and memory are those of the training, on the hardware named below."
@@ -36,28 +36,29 @@ def cost_chart(results: Results, data: str, amount: float, column: str) -> Chart
     if not len(rows):
         return None
     title, unit = COSTS[column]
+    metric, factor = results.metric, results.metric.factor
     series, texts = [], []
     for row in each(rows):
         x = unit * float(getattr(row, column))
         cost = short_number(float(f"{x:.3g}"))
-        hover = [f"{row.arm}\n{title}: {cost}\n{100 * row.accuracy:.1f} %, n = {row.n}"]
-        edges: dict[str, Any] = {} if row.n < 2 else {"low": [100 * row.seeds_low], "high": [100 * row.seeds_high]}
-        series.append(Series("upright", row.arm, [x], [100 * row.accuracy], results.number(row.arm), hover=hover, **edges))
+        hover = [f"{row.arm}\n{title}: {cost}\n{metric.value(row.value)}, n = {row.n}"]
+        edges: dict[str, Any] = {} if row.n < 2 else {"low": [factor * row.seeds_low], "high": [factor * row.seeds_high]}
+        series.append(Series("upright", row.arm, [x], [factor * row.value], results.number(row.arm), hover=hover, **edges))
         texts.append(f"{row.arm} {cost}")
     xs = [one.x[0] for one in series]
     log = max(xs) / min(xs) > 4
-    heights = [100 * value for value in rows["accuracy"]]
+    heights = [factor * value for value in rows["value"]]
     if (rows["n"] >= LEAST_SEEDS).any():
-        heights += [100 * value for name in ("seeds_low", "seeds_high") for value in rows[name]]
+        heights += [factor * value for name in ("seeds_low", "seeds_high") for value in rows[name]]
     return Chart(
         key=f"cost-{slug(data)}-{column.replace('_', '-')}",
         title=title,
         series=series,
         x=Axis(log=log, range=(min(xs) / 1.3, max(xs) * 1.3) if log else (min(xs) - 0.1 * max(xs), 1.1 * max(xs))),
-        y=Axis("test accuracy", range=padded(heights, 0.15), suffix=" %"),
-        alt=f"Accuracy against {title} on {data}: {'; '.join(texts)}",
+        y=Axis(metric.axis, range=padded(heights, 0.15, least=factor / 100), suffix=metric.suffix),
+        alt=f"{metric.heading} against {title} on {data}: {'; '.join(texts)}",
         names=results.material.arms,
-        table=rows[["data", "amount", "arm", column, "accuracy", "seeds_low", "seeds_high", "n"]],
+        table=rows[["data", "amount", "arm", column, "value", "seeds_low", "seeds_high", "n"]],
     )
 
 
@@ -71,12 +72,20 @@ def cost_table(results: Results, data: str) -> Table:
             f"{row.images_per_second:,.0f}",
             memory(row.peak_memory) if pd.notna(row.peak_memory) else "–",
             duration(row.seconds),
-            points(row.accuracy, sign=False),
+            results.metric.number(row.value),
         )
         for row in each(results.cells(data, amount))
     ]
-    head = ["model", "parameters", "MACs", "pictures/s", "peak memory", "training", "accuracy, %"]
-    return Table(f"cost-{data}", f"Cost and accuracy on {data} with {of_the_data(amount)}", head, rows)
+    head = [
+        "model",
+        "parameters",
+        "MACs",
+        "pictures/s",
+        "peak memory",
+        "training",
+        f"{results.metric.title}{', %' if results.metric.share else ''}",
+    ]
+    return Table(f"cost-{data}", f"Cost and {results.metric.title} on {data} with {of_the_data(amount)}", head, rows)
 
 
 def class_blocks(results: Results, data: str) -> list[ReportBlock]:
@@ -86,10 +95,7 @@ def class_blocks(results: Results, data: str) -> list[ReportBlock]:
     drawn = [chart for chart in charts if chart is not None]
     if not drawn:
         return [ReportBlock(text="The runs have no scores per class.")]
-    text = (
-        "The classes on which the models differ most come first. No test is made here: with few pictures per class, single "
-        "differences are often random."
-    )
+    text = "The classes on which the models differ most come first. With few pictures per class, differences are often random."
     blocks = [ReportBlock([chart], tables=[class_table(results, chart, data)], folded="classes") for chart in drawn]
     return [ReportBlock(text=text), *blocks]
 

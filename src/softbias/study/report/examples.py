@@ -18,9 +18,10 @@ from PIL import Image
 
 from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
+from softbias.data.sources import is_named
 from softbias.errors import in_one_line
 from softbias.pages.html import Picture, picture
-from softbias.runs.predictions import Predictions
+from softbias.runs.answers import Answers
 from softbias.runs.run import Run
 from softbias.study.headline import each
 from softbias.study.report.results import Material, classes_of, tested_of
@@ -34,7 +35,7 @@ class Votes:
     """The answers of the seeds of every arm on the same test pictures."""
 
     arms: list[str]
-    tested: Predictions
+    tested: Answers
     right: NDArray[np.float64]  # (A, n), share of seeds that are right
     answers: NDArray[np.int64]  # (A, n), see `answers_of`
     names: list[str]
@@ -43,7 +44,7 @@ class Votes:
 
 def votes(material: Material, data: str, amount: float) -> Votes | None:
     """The votes of all arms with predictions of the same pictures; None with fewer than two."""
-    first: Predictions | None = None
+    first: Answers | None = None
     arms, right, answers, names, run = [], [], [], [], ""
     for arm in material.arms:
         found = [(row.run, tested_of(row.run)) for row in each(material.cell(data, amount, arm))]
@@ -157,7 +158,7 @@ class PictureReader:
         try:
             spec = Run(Path(self.found.run)).spec
             options = dict(spec.data_options)
-            if not Path(spec.data).exists():
+            if is_named(spec.data):
                 options["download"] = False  # a report never fetches anything
             data = load_dataset(spec.data, **options)
         except (ValueError, OSError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""Learning curves: the fitted error over the amount of data, and accuracy and loss over the steps of training."""
+"""Learning curves: the fitted error over the amount of data, and accuracy and loss over epochs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ from softbias.study.headline import each
 from softbias.study.report.results import ReportBlock, Results, amount_key, epochs_of, slug
 
 POINTS = 150  # of a learning curve
-TITLES = {"val_accuracy": "Validation accuracy", "accuracy": "Training accuracy", "loss": "Training loss"}
+TITLES = {
+    "test_accuracy": "Test accuracy",
+    "val_accuracy": "Validation accuracy",
+    "accuracy": "Training accuracy",
+    "loss": "Training loss",
+}
 
 
 def fitted_blocks(results: Results, data: str) -> list[ReportBlock]:
     chart = fitted_chart(results, data)
+    if chart is None and (not results.metric.share or len(results.material.amounts(data)) == 1):
+        return []
     if chart is None:
         return [ReportBlock(text="No curve is fitted: that takes at least three amounts of data and five runs of a model.")]
     floor = " With three amounts of data c is taken as 0." if len(results.material.amounts(data)) == 3 else ""
@@ -36,7 +43,7 @@ def fitted_chart(results: Results, data: str) -> Chart | None:
     series, tables = [], []
     for arm, fit in fits.items():
         number, ours = results.number(arm), runs[runs["arm"] == arm]
-        errors = (100 * (1 - ours["accuracy"])).tolist()
+        errors = (100 * (1 - ours["value"])).tolist()
         hover = [f"{arm}, seed {row.seed}\nerror {error:.1f} %" for row, error in zip(each(ours), errors, strict=True)]
         series.append(Series("dots", arm, ours["n_train"].tolist(), errors, number, hover=hover))
         lowest, highest = fit.band(grid)  # of the accuracy
@@ -57,7 +64,7 @@ def fitted_chart(results: Results, data: str) -> Chart | None:
         title="Fitted error by amount of training data",
         series=series,
         x=Axis("training pictures", log=True, ticks=[(n, short_number(n)) for n in sizes]),
-        y=Axis("test error", log=True, ticks=levels, range=(bottom / 1.04, top * 1.04)),
+        y=Axis(f"1 − {results.metric.title}", log=True, ticks=levels, range=(bottom / 1.04, top * 1.04)),
         alt=f"Fitted learning curves on {data}: {slopes}",
         names=results.material.arms,
         table=pd.concat(tables, ignore_index=True),
@@ -82,19 +89,24 @@ def fitted_table(results: Results, data: str) -> Table:
 
 
 def learning_blocks(results: Results, data: str) -> list[ReportBlock]:
-    """For every amount the accuracy during training (of validation, where there was any) and the loss."""
-    kinds = (("val_accuracy", "accuracy"), ("loss", "loss"))
+    """For every amount the accuracy over epochs, on held-out pictures or else on training pictures, and the loss."""
+    study = results.material.study
+    held_out = "test_accuracy" if study is not None and study.test_curve else "val_accuracy"
+    kinds = ((held_out, "accuracy"), ("loss", "loss"))
     pairs = [(kind, amount) for kind in kinds for amount in results.material.amounts(data)]
     charts = [learning_chart(results, data, amount, *kind) for kind, amount in pairs]
     drawn = [chart for chart in charts if chart is not None]
     if not drawn:
         return [ReportBlock(text="The runs have left no record of their epochs.")]
-    text = "Strong: mean over seeds; faint: single seeds. Training figures are taken during training, on augmented pictures."
+    text = "Strong: mean over seeds; faint: single seeds. " if results.seeds > 1 else ""
+    text += "Training figures are taken during training, on augmented pictures."
+    if held_out == "test_accuracy":
+        text += " Accuracy on test pictures is drawn because the document's figure shows it; it chose nothing."
     return [ReportBlock(drawn, text, columns="charts four" if len(drawn) == 4 else "charts")]
 
 
 def learning_chart(results: Results, data: str, amount: float, wanted: str, instead: str) -> Chart | None:
-    """A column of the metrics over the steps: `wanted`, or `instead` if a run lacks it."""
+    """A column of the metrics over the epochs: `wanted`, or `instead` if a run lacks it."""
     material = results.material
     found = [
         (arm, int(row.seed), epochs_of(row.run)) for arm in material.arms for row in each(material.cell(data, amount, arm))
@@ -109,25 +121,25 @@ def learning_chart(results: Results, data: str, amount: float, wanted: str, inst
         number, lines = material.number(arm), []
         for name, seed, table in found:
             if name == arm:
-                lines.append(scale * table[["step", column]].dropna().set_index("step")[column])
+                lines.append(scale * table[["epoch", column]].dropna().set_index("epoch")[column])
                 about = {"data": data, "amount": amount, "arm": arm, "seed": seed}
-                kept.append(pd.DataFrame({**about, "step": table["step"], column: table[column]}))
+                kept.append(pd.DataFrame({**about, "epoch": table["epoch"], "step": table["step"], column: table[column]}))
         lines = [one for one in lines if len(one)]
         series += [Series("thin", arm, *thinned(one), number) for one in lines] if len(lines) > 1 else []
         mean = pd.concat(lines, axis=1, join="inner").mean(axis=1) if lines else pd.Series(dtype=float)
         if not len(mean):
             continue
         xs, ys = thinned(mean)
-        hover = [f"{arm}, step {x:,.0f}\n{y:.3g}{unit}, mean of {len(lines)}" for x, y in zip(xs, ys, strict=True)]
+        hover = [f"{arm}, epoch {x:,.0f}\n{y:.3g}{unit}, mean of {len(lines)}" for x, y in zip(xs, ys, strict=True)]
         series.append(Series("curve", arm, xs, ys, number, hover=hover))
         ends.append(f"{arm} ends at {ys[-1]:.3g}")
     return Chart(
         key=f"learning-{slug(data)}-{amount_key(amount)}-{column.replace('_', '-')}",
         title=f"{TITLES[column]} · {amount_text(amount)}",
         series=series,
-        x=Axis("step"),
+        x=Axis("epoch", whole=True),
         y=Axis(suffix=unit),
-        alt=f"{TITLES[column]} by step on {data} with {of_the_data(amount)}: {'; '.join(ends)}",
+        alt=f"{TITLES[column]} by epoch on {data} with {of_the_data(amount)}: {'; '.join(ends)}",
         names=material.arms,
         table=pd.concat(kept, ignore_index=True),
     )
@@ -137,4 +149,4 @@ def thinned(values: pd.Series[float]) -> tuple[list[float], list[float]]:
     """At most `POINTS` points of a curve, the first and the last among them."""
     count = len(values)
     chosen = np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(int))
-    return [float(step) for step in values.index[chosen]], [float(value) for value in values.iloc[chosen]]
+    return [float(epoch) for epoch in values.index[chosen]], [float(value) for value in values.iloc[chosen]]

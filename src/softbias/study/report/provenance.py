@@ -21,9 +21,11 @@ from softbias.runs.run import Run
 from softbias.runs.start import describe
 from softbias.schema import from_plain
 from softbias.study.headline import each, with_amount
+from softbias.study.metric import find_metric
 from softbias.study.report.results import Material
+from softbias.study.scores import EXTRA
 
-EXTRA, MEASUREMENTS = "extra", "extra.json"  # the folder of a study with measurements on its runs, and their list
+MEASUREMENTS = "extra.json"  # the list of measurements on the runs of a study, in its folder `EXTRA`
 BUDGETS = {
     "steps": "equal steps: every run takes as many steps as one on all the data",
     "epochs": "equal epochs: runs on less data take fewer steps",
@@ -43,15 +45,15 @@ class MeasurementRow(TypedDict):
 def notices(material: Material) -> list[str]:
     """What a reader must know first: data sets that were replaced, published numbers of other sets, missing runs."""
     found = list(material.study.warnings) if material.study else []
+    if material.study and material.study.metric != material.metric.name:
+        wanted = find_metric(material.study.metric).title
+        found.append(f"This study is about {wanted}, which no finished run has; {material.metric.title} is shown instead.")
     published = {number["data"] for number in material.study.published} if material.study else set()
     foreign = sorted(published - set(material.sets))
     without = [data for data in material.sets if data not in published]
-    if foreign and without:
-        found.append(
-            f"The published numbers are for {listed(foreign)}, ours for {listed(without)}: they stand side by side, but "
-            "cannot be compared."
-        )
-    found += below_baseline(material)
+    if foreign and without and material.metric.repeated == "seeds":  # times are relative, whatever the pictures are
+        found.append(f"The published numbers are for {listed(foreign)}, ours for {listed(without)}: they cannot be compared.")
+    found += below_baseline(material) if material.metric.repeated == "seeds" else []
     found += damage_text(material)
     missing = incomplete(material)
     if missing:
@@ -207,7 +209,7 @@ def run_rows(material: Material) -> list[dict[str, str]]:
                 "amount": amount_text(row.amount),
                 "seed": str(row.seed),
             }
-            | {"steps": f"{row.steps:,}", "time": duration(row.seconds), "accuracy": f"{100 * row.accuracy:.1f} %"}
+            | {"steps": f"{row.steps:,}", "time": duration(row.seconds), "accuracy": material.metric.value(row.value)}
             | {"damage": "; ".join(reasons.get(row.run, []))}
             | {"href": Path(os.path.relpath(page, base)).as_posix() if inside and base is not None else ""}
             | {"command": "" if page.is_file() else f"softbias report {shlex.quote(typed(Path(row.run)))}"}

@@ -16,14 +16,15 @@ import pandas as pd
 
 from softbias.errors import SoftbiasError
 from softbias.files import escaped
-from softbias.pages.charts import Cell, Chart, Table, line
-from softbias.pages.format import amount_text, plus_minus, points
-from softbias.runs.predictions import Predictions
+from softbias.pages.charts import Chart, Table
+from softbias.runs.answers import Answers
 from softbias.runs.run import Run
-from softbias.study.comparison import compare_arms, prepare, summarize
+from softbias.study.comparison import compare_arms, prepare, summarize, usable_metric
 from softbias.study.frame import Damage, read_runs
 from softbias.study.headline import each
 from softbias.study.learning_curve import Fitted, curve_fits, matching_data
+from softbias.study.metric import ACCURACY, ALIASES, METRICS, Metric
+from softbias.study.scores import Scores, read_scores
 from softbias.study.spec import PublishedNumber, StudySpec, read_study
 
 
@@ -39,6 +40,8 @@ class Material:
     arms     names of the arms, in the order of the page
     sets     names of the data sets, in the order of the page
     damage   what cannot be read of the finished runs
+    metric   the score that the report is about
+    scores   what was measured on the finished runs
     """
 
     frame: pd.DataFrame
@@ -49,11 +52,18 @@ class Material:
     arms: list[str]
     sets: list[str]
     damage: tuple[Damage, ...] = ()
+    metric: Metric = ACCURACY
+    scores: Scores | None = None
 
     @property
     def left_out(self) -> list[Damage]:
         """The runs that are damaged so that they are not compared."""
         return [one for one in self.damage if one.left_out]
+
+    @property
+    def chance_level(self) -> float | None:
+        """The metric of random answers, where it was measured."""
+        return self.scores.chance_level if self.scores is not None and self.scores.metric == self.metric.name else None
 
     def number(self, arm: str) -> int:
         return self.arms.index(arm)
@@ -81,8 +91,11 @@ def gather(folders: Sequence[Path]) -> Material:
         )
     folder = folders[0] if len(folders) == 1 and is_study(folders[0]) else None
     study = next((read_study(given) for given in folders if (given / "study.yaml").is_file()), None)
+    metric = usable_metric(frame, study.metric) if study else ACCURACY
+    runs = prepare(frame, metric)
     arms = [arm for arm in dict.fromkeys(frame["arm"]) if arm in set(runs["arm"])]
-    return Material(frame, runs, study, tuple(folders), folder, arms, list(dict.fromkeys(runs["data"])), damage)
+    sets, scores = list(dict.fromkeys(runs["data"])), read_scores(folder) if folder else None
+    return Material(frame, runs, study, tuple(folders), folder, arms, sets, damage, metric, scores)
 
 
 def is_study(folder: Path) -> bool:
@@ -102,14 +115,12 @@ def classes_of(run: str) -> pd.DataFrame:
     return pd.DataFrame([{**row, "name": escaped(row["name"])} for row in rows])
 
 
-def tested_of(run: str) -> Predictions | None:
-    """The predictions of a run on its test images, in the order of the set."""
-    found = Run(run).predictions()
+def tested_of(run: str) -> Answers | None:
+    """The answers of a run on its test images, in the order of the set."""
+    found = Run(run).answers()
     return None if found is None else found.by_index()
 
 
-METRICS = ("accuracy", "top1", "top-1")
-TOP5 = ("top5", "top-5")
 PUBLISHED = ["data", "arm", "amount", "metric", "value", "note"]
 
 
@@ -142,15 +153,20 @@ class Results:
 
     @staticmethod
     def of(material: Material) -> Results:
-        comparisons = compare_arms(material.frame)
+        frame, metric = material.frame, material.metric
+        comparisons = compare_arms(frame, metric)
         return Results(
             material,
-            summarize(material.frame),
+            summarize(frame, metric),
             comparisons,
             read_published(material.study.published if material.study else ()),
-            matching_data(material.frame, comparisons),
-            curve_fits(material.frame),
+            matching_data(frame, comparisons, metric),
+            curve_fits(frame, metric),
         )
+
+    @property
+    def metric(self) -> Metric:
+        return self.material.metric
 
     @cached_property
     def seeds(self) -> int:
@@ -171,10 +187,26 @@ class Results:
         return self.material.number(arm) if arm in self.material.arms else None
 
     def published_beside(self, data: str) -> pd.DataFrame:
-        """Published accuracies on a set; if there are none, those on sets that are not in the study."""
-        accuracies = self.published[self.published["metric"].isin(METRICS)]
-        same = accuracies[accuracies["data"] == data]
-        return same if len(same) else accuracies[~accuracies["data"].isin(self.material.sets)]
+        """Published values of the metric on a set: with a single amount of data, those with the same amount. Times that are
+        relative to an arm have nothing to do with the set."""
+        if self.metric.repeated == "rounds":
+            return self.published[self.published["metric"] == self.metric.name]
+        same = self.published[(self.published["metric"] == self.metric.name) & (self.published["data"] == data)]
+        amounts = self.material.amounts(data)
+        return same if len(amounts) > 1 else same[same["amount"].isin(amounts)]
+
+    @property
+    def in_one_table(self) -> bool:
+        """Whether all sets stand in one table: there are several, ours or published, and one amount of each."""
+        published = self.published[self.published["metric"] == self.metric.name]
+        whole = published["data"].nunique() > 1 or (self.material.sets[1:] and not len(published))
+        return bool(whole) and all(len(self.material.amounts(data)) == 1 for data in self.material.sets)
+
+    def published_elsewhere(self) -> pd.DataFrame:
+        """Published values of the metric that no axis of ours can hold: on another set, or with another amount of data."""
+        here = [index for data in self.material.sets for index in self.published_beside(data).index]
+        own = self.published[self.published["metric"] == self.metric.name]
+        return own[~own.index.isin(here)]
 
 
 def read_published(numbers: Sequence[PublishedNumber]) -> pd.DataFrame:
@@ -182,7 +214,8 @@ def read_published(numbers: Sequence[PublishedNumber]) -> pd.DataFrame:
     rows = []
     for number in numbers:
         value, metric = number["value"], number.get("metric", "accuracy")
-        value = 100 * value if metric in (*METRICS, *TOP5) and value <= 1 else value
+        metric = ALIASES.get(metric, metric)
+        value = 100 * value if metric in METRICS and METRICS[metric].share and value <= 1 else value
         cell = [number["data"], number["arm"], number.get("train_fraction", 1.0)]
         rows.append([*cell, metric, value, number.get("note", "")])
     table = pd.DataFrame(rows, columns=PUBLISHED)
@@ -197,26 +230,6 @@ def decimals(value: float) -> int:
     (2, 0, 1)
     """
     return len(f"{value:.4f}".rstrip("0").split(".")[1])
-
-
-def published_table(results: Results) -> Table:
-    """Published numbers beside ours, where data set, arm and amount are the same."""
-    ours = {(row.data, row.arm, row.amount): row for row in each(results.summary)}
-    rows = []
-    for row in each(results.published):
-        same, mine = ours.get((row.data, row.arm, row.amount)), "–"
-        if same is not None and row.metric in METRICS:
-            mine = plus_minus(same.accuracy, same.seeds_low, same.seeds_high)
-        elif same is not None and row.metric in TOP5 and pd.notna(same.top5):
-            mine = points(same.top5, sign=False)
-        name = Cell(str(row.arm), number=results.number(row.arm))
-        rows.append(line(name, str(row.data), amount_text(row.amount), str(row.metric), row.printed, mine, row.note))
-    head = ["model", "data set", "data", "metric", "published", "ours", "note"]
-    note = (
-        "“Ours” stands where data set, name of the model and amount of data are the same. Other differences, such as the size "
-        "of the model or the length of its training, are named at the top of the page."
-    )
-    return Table("published", "Published numbers beside ours; accuracies in percent", head, rows, note)
 
 
 def amount_key(amount: float) -> str:

@@ -1,60 +1,33 @@
 """The named studies: valid at every scale, honest about their sources, and running at smoke scale."""
 
-import base64
 import json
-from dataclasses import replace
 from html import unescape
 
 import numpy as np
 import pandas
 import pytest
 import yaml
-from PIL import Image
 
 from softbias.cli import main
-from softbias.data.dataset import Dataset
 from softbias.models import create_model
 from softbias.regularizers import parse_regularizers
 from softbias.regularizers.attach import find_sites
-from softbias.study import plan, progress
+from softbias.study import plan
 from softbias.study.arms import read_recipe
-from softbias.study.compare import Comparison
-from softbias.study.estimate import StudyPlan
-from softbias.study.papers import SCALES, STUDIES, Measurement, find_study, measure
-from softbias.study.papers.measure import ArmValue
-from softbias.study.report.provenance import measured_after
+from softbias.study.metric import METRICS
+from softbias.study.papers import SCALES, STUDIES, find_study
 from softbias.study.spec import StudySpec
 
-CLASSES = {"imagenet": 100, "imagenet100": 100, "cifar100": 100, "flowers102": 102}
-SIDES = {"imagenet": 224, "imagenet100": 224, "imagenette": 96, "imagewoof": 96, "flowers102": 96}
+from .pretended_sets import pretended
+
 EVERY = [(name, scale) for name in STUDIES for scale in SCALES]
 
 
-@pytest.fixture(autouse=True)
-def no_sets_here(monkeypatch, tmp_path):
-    monkeypatch.setenv("SOFTBIAS_DATA", str(tmp_path / "nothing"))
-    monkeypatch.delenv("SOFTBIAS_DEBUG", raising=False)
-
-
-def pretended(name, options):
-    """A set of the right size, with enough classes, twenty training pictures a class, that takes no memory."""
-    classes, side = CLASSES.get(name, 10), options.get("img_size", SIDES.get(name, 32))
-    images = np.broadcast_to(np.zeros((1, 1, 1, 1), np.uint8), (22 * classes, side, side, 3))
-    labels = np.arange(22 * classes) % classes
-    splits = {"train": np.arange(20 * classes), "test": np.arange(20 * classes, 22 * classes)}
-    return Dataset(name, images, labels, tuple(map(str, range(classes))), splits)
-
-
-@pytest.fixture
-def pretend(monkeypatch):
-    monkeypatch.setattr(plan, "load_once", pretended)
-    monkeypatch.setattr(plan, "arm_macs", lambda *_: 1)  # models are built once, by their own test
-
-
-def test_the_twelve_studies_are_there():
+def test_the_fourteen_studies_are_there():
     assert list(STUDIES) == [
         "convit-sample-efficiency", "convit-sizes", "convit-locality", "ibit-imagenet", "ibit-ablation", "ibit-scaling",
-        "ibit-depth", "arvit-table1", "arvit-cost", "eth-cifar10", "eth-combined", "eth-background",
+        "ibit-depth", "arvit-table1", "arvit-table1-head", "arvit-pretraining", "arvit-cost", "eth-cifar10", "eth-combined",
+        "eth-background",
     ]  # fmt: skip
     assert all(name == study.name for name, study in STUDIES.items())
 
@@ -70,6 +43,17 @@ def test_every_study_at_every_scale_is_a_plan_of_distinct_runs_that_can_be_order
     known = {run.id for run in runs}
     assert all(run.needs is None or run.needs in known for run in runs)
     assert len(plan.in_order(runs)) == len(runs)
+
+
+@pytest.mark.parametrize(("name", "scale"), EVERY)
+def test_every_study_draws_accuracy_on_held_out_images_which_choose_nothing(name, scale):
+    spec = find_study(name).spec(scale)
+    recipes = [read_recipe(arm.recipe, spec.recipe) for arm in spec.arms]
+    assert all(recipe.select == "last" and recipe.patience is None for recipe in recipes)
+    assert spec.test_curve == name.startswith("eth")  # whose Figure 4 shows test accuracy over epochs
+    assert spec.test_curve or all(recipe.val_fraction > 0 for recipe in recipes)
+    noted = any("held out" in note for note in spec.notes)
+    assert noted == (not spec.test_curve and name != "convit-locality")  # whose validation pictures are its own setting
 
 
 @pytest.mark.parametrize(("name", "scale"), EVERY)
@@ -98,41 +82,6 @@ def test_every_model_of_every_study_can_be_built_and_has_the_layers_that_are_reg
     assert len(seen) > 60
 
 
-def test_a_pretraining_is_shared_by_the_fine_tunes_of_its_arm_alone(pretend):
-    runs = plan.study_runs(find_study("arvit-table1").spec("small"))
-    before = [run for run in runs if run.spec.recipe.objective == "rotation"]
-    tuned = [run for run in runs if run.needs]
-    assert len(before) == 14 * 3 and len(tuned) == 5 * 14 * 3
-    for run in before:
-        own = [other for other in tuned if other.needs == run.id]
-        assert (
-            len(own) == 5 and len({other.arm for other in own}) == 1 and {other.spec.seed for other in own} == {run.spec.seed}
-        )
-    asked = [run.spec.recipe.regularize for run in before if run.spec.seed == 0]
-    assert sorted(asked) == sorted(
-        [(), (), *((f"{kind}:layer={layer},weight=0.01",) for kind in ("distance", "style") for layer in range(6))]
-    )
-
-
-def test_the_ablation_differs_in_mask_and_cutmix_and_in_nothing_else():
-    for scale in SCALES:
-        spec = find_study("ibit-ablation").spec(scale)
-        cells = set()
-        for arm in spec.arms:
-            options = dict(arm.model_options)
-            recipe = read_recipe(arm.recipe, spec.recipe)
-            cells.add((options.pop("masked_blocks", None) is None, recipe.augmentation.cutmix > 0))
-            assert recipe.with_overrides({"cutmix": 0}) == spec.recipe.with_overrides({"cutmix": 0})
-            assert (arm.model, options) == (spec.arms[0].model, dict(spec.arms[0].model_options))
-        assert cells == {(mask, mix) for mask in (True, False) for mix in (True, False)}
-
-
-def test_the_scenes_are_measured_on_the_runs_of_the_cifar_study(pretend):
-    ids = {name: [run.id for run in plan.study_runs(find_study(name).spec("small"))] for name in STUDIES if name[:3] == "eth"}
-    assert ids["eth-combined"] == ids["eth-background"] == ids["eth-cifar10"]
-    assert find_study("eth-combined").spec("small").store == "../eth-cifar10-small/runs"
-
-
 @pytest.mark.parametrize("study", STUDIES.values(), ids=list(STUDIES))
 def test_sources_are_quoted_and_every_published_number_says_where_it_stands(study):
     assert len(study.source) > 40 and len(study.can) > 40 and len(study.cannot) > 40 and study.question.endswith("?")
@@ -140,8 +89,9 @@ def test_sources_are_quoted_and_every_published_number_says_where_it_stands(stud
     for row in (*study.published, *study.beside):
         assert row["note"] and row["note"].split(",")[0] in ("ConViT", "IBiT", "ARViT", "ETH"), row
         assert row["arm"] in arms, row
-    in_percent = {"accuracy", "top5"}
-    assert all(row["metric"] in in_percent and 1 < row["value"] < 100 for row in study.published)
+    assert all(row["metric"] in METRICS and 1 <= row["value"] < 100 for row in study.published)
+    asked = {row["metric"] for row in study.published}
+    assert study.metric in METRICS and (not asked or study.metric in asked)
     spec = study.spec("paper")
     assert spec.source == study.source and study.can in spec.notes[0] and study.cannot in spec.notes[1]
 
@@ -154,9 +104,16 @@ def test_published_numbers_are_those_of_the_documents():
     efficiency = {"metric": "accuracy", "arm": "ConViT"}
     assert values("convit-sample-efficiency", **efficiency) == [47.8, 59.6, 73.7, 78.2, 81.4]
     assert values("convit-sizes", metric="images/s", arm="ConViT-B+") == [96]
+    assert values("convit-sizes", metric="GFLOPs", arm="ConViT-S") == [5.4]
+    assert values("convit-sample-efficiency", metric="relative gap, accuracy") == [37, 24, 12, 5, 2]
     assert values("arvit-table1", arm="ARViT-R1-5") == [88.45, 89.65, 85.82, 95.40, 82.70]
-    assert values("arvit-cost", arm="ViT-B") == [1 * 3600 + 49 * 60 + 12]
-    assert values("ibit-scaling", arm="DeiT") == [17.40, 60.28, 71.45]
+    assert values("arvit-cost", arm="ViT-B", metric="epoch seconds") == [1 * 3600 + 49 * 60 + 12]
+    assert values("arvit-cost", arm="distance", metric="step_time") == [round(1100 / 1004, 3)]  # 18m20 against 16m44
+    assert values("ibit-scaling", arm="DeiT") == [72.2, 71.5, 17.40, 60.28, 71.45]
+    of_logs = [row for row in find_study("ibit-scaling").published if row["train_fraction"] < 1]
+    assert len(of_logs) == 4 and all("logs of the release, not in the document" in row["note"] for row in of_logs)
+    assert values("eth-cifar10") == [91.8, 74.7, 96.4]
+    assert all("not in the document" in row["note"] for row in find_study("eth-cifar10").published)
     assert values("eth-combined") == [2.09, 1.93, 2.13] and values("eth-background") == [15.0, 10.5, 14.5]
 
 
@@ -192,7 +149,7 @@ def test_the_list_names_every_study_and_tells_all_about_one(capsys):
     assert all(name in printed and study.question in printed for name, study in STUDIES.items())
     assert main(["reproduce", "arvit-table1", "--list"]) == 0
     printed = capsys.readouterr().out
-    assert "84.76" in printed and "It cannot show" in printed and "paper: cifar10" in printed and "70 runs" in printed
+    assert "84.76" in printed and "It cannot show" in printed and "paper: cifar10" in printed and "75 runs" in printed
     assert main(["reproduce", "--list", "--json"]) == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(STUDIES)
 
@@ -209,84 +166,24 @@ def test_a_wrong_name_or_none_is_refused_with_what_there_is(capsys):
 def test_a_dry_run_plans_and_trains_nothing(tmp_path, capsys):
     assert main(["reproduce", "ibit-depth", "--dry-run", "--out", str(tmp_path / "x"), "--device", "cpu"]) == 0
     printed = capsys.readouterr().out
-    assert "3 runs: 0 finished, 3 to do" in printed and "masks in the first 2 of 4" in printed and not (tmp_path / "x").exists()
-
-
-class Heard(progress.StudyDisplay):
-    def __init__(self):
-        super().__init__()
-        self.messages = []
-
-    def message(self, text):
-        self.messages.append(text)
-
-
-def finished_study(monkeypatch, tmp_path, **more):
-    """A named study whose runs are there at once, and what happens after them, in order."""
-    happened = []
-    outcome = Comparison(tmp_path, StudyPlan((), (), {}, {}), pandas.DataFrame({"arm": ["a"]}), **more)
-    monkeypatch.setattr(measure, "run_study", lambda *_, **settings: happened.append(settings["report"]) or outcome)
-    monkeypatch.setattr(measure, "make_report", lambda folder, _: happened.append("report") or folder / "report.html")
-    return happened
-
-
-def test_measurements_come_after_the_runs_and_before_the_report_which_lists_them(monkeypatch, tmp_path):
-    happened = finished_study(monkeypatch, tmp_path)
-    (tmp_path / "extra").mkdir()
-    Image.new("RGB", (8, 4)).save(tmp_path / "extra" / "a.png")
-    (tmp_path / "extra" / "a.csv").write_text("arm\n1\n")
-
-    def after(folder, scale, device):
-        happened.append((scale, device))
-        return [Measurement("A thing", "in words", (folder / "extra" / "a.png",), (folder / "extra" / "a.csv",))]
-
-    named = replace(find_study("convit-sizes"), after=after)
-    done = measure.reproduce(named, "smoke", named.build("paper"), tmp_path, device="cpu")
-    assert happened == [False, ("smoke", "cpu"), "report"] and done.report == tmp_path / "report.html"
-    (one,) = measured_after(tmp_path)
-    assert one["title"] == "A thing" and one["about"] == "in words"
-    assert one["pictures"][0]["uri"].startswith("data:image/png;base64,") and one["pictures"][0]["width"] == 8
-    assert base64.b64decode(one["tables"][0]["uri"].split(",")[1]) == b"arm\n1\n"
-    assert measured_after(None) == measured_after(tmp_path / "elsewhere") == []
-
-
-def test_a_measurement_that_fails_is_reported_and_hides_neither_runs_nor_report(monkeypatch, tmp_path):
-    happened = finished_study(monkeypatch, tmp_path)
-
-    def after(folder, scale, device):
-        raise RuntimeError("out of memory")
-
-    named = replace(find_study("convit-sizes"), after=after)
-    heard = Heard()
-    done = measure.reproduce(named, "smoke", named.build("paper"), tmp_path, device="cpu", display=heard)
-    assert done.report is not None and happened == [False, "report"]
-    assert any("RuntimeError: out of memory" in text for text in heard.messages)
-
-
-def test_nothing_is_measured_where_runs_failed(monkeypatch, tmp_path):
-    happened = finished_study(monkeypatch, tmp_path, failed=(("a", "why"),))
-    named = replace(find_study("convit-sizes"), after=lambda *_: happened.append("measured"))
-    heard = Heard()
-    measure.reproduce(named, "smoke", named.build("paper"), tmp_path, device="cpu", display=heard)
-    assert happened == [False, "report"] and any("some runs failed" in text for text in heard.messages)
-
-
-def test_the_interval_over_seeds_is_student_s():
-    found = ArmValue.over_seeds("a", [1.0, 2.0, 3.0])
-    assert found.value == 2 and found.high - 2 == pytest.approx(4.302653 / 3**0.5, rel=1e-5)
-    assert found.low == pytest.approx(4 - found.high)
-    assert ArmValue.over_seeds("a", [5.0]).value == 5 and np.isnan(ArmValue.over_seeds("a", [5.0]).low)
+    assert "7 runs: 0 finished, 7 to do" in printed and "2 masks, softmax" in printed and not (tmp_path / "x").exists()
 
 
 MEASURED = {  # study -> tables that it writes beside its report, and a column with numbers in it
-    "convit-sizes": {"speed": "images_per_second"},
+    "convit-sample-efficiency": {"gaps": "value"},
+    "convit-sizes": {"speed": "images_per_second", "model_costs": "macs"},
     "convit-locality": {
         "strength_and_layers": "accuracy",
         "learning_curves": "accuracy",
         "locality": "value",
         "gates": "value",
+        "locality_epochs": "value",
+        "gates_epochs": "value",
     },
-    "arvit-table1": {"pretraining": "accuracy"},
+    **{name: {"masks_epochs": "value"} for name in ("ibit-imagenet", "ibit-ablation", "ibit-scaling", "ibit-depth")},
+    "arvit-table1": {"pretraining": "accuracy", "gap_to_vit": "value", "gap_to_base": "value"},
+    "arvit-table1-head": {"pretraining": "accuracy", "gap_to_vit": "value", "gap_to_base": "value"},
+    "arvit-pretraining": {"pretraining_shares": "accuracy"},
     "arvit-cost": {"step_time": "milliseconds"},
     "eth-combined": {"combined": "value", "combined_summary": "value"},
     "eth-background": {"background": "value", "background_summary": "value"},
@@ -350,11 +247,3 @@ def test_some_rows_and_columns_of_a_study_can_be_asked_for_by_name(monkeypatch, 
     assert "there is no arm 'ARViT-L7'" in capsys.readouterr().err
     assert main(["reproduce", "arvit-table1", "--data", ","]) == 2
     assert "name at least one set of the study" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("content", [b"", b'[{"title": 1}]', b"\xff"])
-def test_a_damaged_list_of_measurements_costs_its_part_of_the_report(tmp_path, content):
-    (tmp_path / "extra").mkdir()
-    (tmp_path / "extra" / "extra.json").write_bytes(content)
-    (part,) = measured_after(tmp_path)
-    assert "extra.json" in part["about"] and part["pictures"] == part["tables"] == []

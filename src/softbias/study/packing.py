@@ -1,0 +1,228 @@
+"""A study in one small file: its runs with settings, scores, learning curves, probes and answers, but without weights.
+
+    pack("studies/flowers", "flowers.zip")
+    with unpacked("flowers.zip") as folder:
+        write_report(folder, "report")
+
+The file is small enough to keep beside a text, and its report is that of the study. What it leaves out: weights, checkpoints,
+probabilities of all classes, names of pictures, and pages, which `softbias report` draws again. A set that is named by an
+absolute path is named by its last part, so that the file tells nothing about the machine; the ids of its runs follow.
+
+The same study always makes the same bytes: entries are sorted, and their time is that at which their run was finished.
+"""
+
+from __future__ import annotations
+
+import calendar
+import json
+import lzma
+import os
+import re
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from softbias.checksums import write_checksums
+from softbias.errors import SoftbiasError, in_one_line
+from softbias.files import replacing, require_regular, write_bytes, write_text
+from softbias.runs.artifacts import RESULTS
+from softbias.runs.run import Run
+from softbias.runs.spec import RunSpec, write_config
+from softbias.runs.start import SAME_STORE
+from softbias.study.frame import run_folders
+from softbias.study.plan import PLAN_FILE, PlanRow, read_plan
+from softbias.study.scores import EXTRA
+from softbias.study.spec import read_study, write_study
+
+SUFFIX = ".zip"
+ENTRY = re.compile(r"[\w.+-]+(/[\w.+-]+){0,4}")
+TEXTS, FIGURES = (".json", ".csv"), (".png", ".svg")  # that measurements on the runs leave
+MOST_ENTRIES, MOST_BYTES = 200_000, 2 * 2**30  # of a file that is unpacked
+EARLIEST = calendar.timegm((1980, 1, 1, 0, 0, 0))  # time of an entry
+DAMAGE = (
+    OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Packed:
+    path: Path
+    runs: int
+    bytes: int
+
+
+def pack(study: str | Path, out: str | Path) -> Packed:
+    """Write the finished runs of a study's folder to one file. Runs that are damaged are an error: a copy must be whole."""
+    folder, out = Path(study), Path(out)
+    if not (folder / "study.yaml").is_file():
+        raise SoftbiasError(f"{folder} is not the folder of a study: it has no study.yaml")
+    if out.suffix.lower() != SUFFIX:
+        raise SoftbiasError(f"a packed study is a file whose name ends in {SUFFIX}, but got {out}")
+    plan = read_plan(folder) or {}
+    runs = {run.spec.id: run for run in map(Run, run_folders(folder)) if run.finished and run.spec.id in plan}
+    if not runs:
+        raise SoftbiasError(f"there is no finished run in {folder}; finished runs are packed")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        copy = Path(temporary)
+        specs = shared_specs({id: run.spec for id, run in runs.items()})
+        for id, run in runs.items():
+            copy_run(run, specs[id], copy / "runs" / specs[id].title)
+        spec = read_study(folder)
+        write_study(replace(spec, data=tuple(dict.fromkeys(map(shared_name, spec.data))), store=None), copy)
+        rows = {specs[id].id: shared_row(row, specs, specs[id]) for id, row in plan.items() if id in runs}
+        write_text(copy / PLAN_FILE, json.dumps({"runs": rows}, indent=1) + "\n")
+        copy_measurements(
+            folder, copy, {id: spec.id for id, spec in specs.items()} | {name: shared_name(name) for name in spec.data}
+        )
+        times = {specs[id].title: run.summary_path.stat().st_mtime for id, run in runs.items()}
+        with replacing(out) as file:
+            write_zip(copy, file, times)
+    return Packed(out, len(runs), out.stat().st_size)
+
+
+def shared_name(data: str) -> str:
+    """The name of a set for others: an absolute path tells where it lies on one machine.
+
+    >>> shared_name("/home/me/leaves"), shared_name("cifar10")
+    ('leaves', 'cifar10')
+    """
+    return Path(data).name if Path(data).is_absolute() else data
+
+
+def shared_specs(specs: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
+    """The settings of runs as others may see them, by the ids that they had. A start from another run follows its new id."""
+    found: dict[str, RunSpec] = {}
+    waiting = dict(specs)
+    while waiting:
+        ready = {id: spec for id, spec in waiting.items() if source_id(spec) not in waiting}
+        if not ready:
+            raise SoftbiasError(f"the runs {', '.join(sorted(waiting))} start from each other")
+        for id, spec in ready.items():
+            found[id] = shared_spec(spec, found)
+            del waiting[id]
+    return found
+
+
+def source_id(spec: RunSpec) -> str | None:
+    """The id of the run in the same store that a run starts from."""
+    path = spec.start.path or ""
+    return path.removeprefix(SAME_STORE) if path.startswith(SAME_STORE) else None
+
+
+def shared_spec(spec: RunSpec, others: Mapping[str, RunSpec]) -> RunSpec:
+    start, source = spec.start, source_id(spec)
+    if source is not None and source in others:
+        start = replace(start, path=f"{SAME_STORE}{others[source].id}")
+    elif start.path is not None and source is None:
+        start = replace(start, path=Path(start.path).name)
+    options = {name: value for name, value in spec.data_options.items() if name != "data_dir"}
+    return replace(spec, data=shared_name(spec.data), data_options=options, start=start)
+
+
+def shared_row(row: PlanRow, specs: Mapping[str, RunSpec], spec: RunSpec) -> dict[str, Any]:
+    needs = row["needs"]
+    renamed = None if needs is None else specs[needs].id if needs in specs else needs
+    return {**row, "data": spec.data, "needs": renamed, "run": spec.title}
+
+
+def copy_run(run: Run, spec: RunSpec, to: Path) -> None:
+    """The small files of a finished run; each is checked against its checksum while it is read."""
+    to.mkdir(parents=True)
+    names = {run.spec.data: spec.data} | ({run.spec.start.path: spec.start.path or ""} if run.spec.start.path else {})
+    summary = renamed(run.summary(), names) | {"id": spec.id, "data": spec.data, "start": spec.start.to_dict()}
+    write_text(to / "config.yaml", write_config(spec))
+    write_text(to / "summary.json", json.dumps(summary, indent=1) + "\n")
+    write_text(to / "environment.json", json.dumps(run.environment(), indent=1) + "\n")
+    write_text(to / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in run.metrics()))
+    answers = run.answers()
+    if answers is not None:
+        answers.write(to / run.answers_path.name)
+    for file in sorted(run.probe_folder.glob("*.jsonl")) if run.probe_folder.is_dir() else ():
+        (to / run.probe_folder.name).mkdir(exist_ok=True)
+        write_text(to / run.probe_folder.name / file.name, file.read_text(encoding="utf-8"))
+    write_checksums(to, [name for name in ("config.yaml", *RESULTS) if (to / name).is_file()])
+
+
+def copy_measurements(study: Path, to: Path, names: Mapping[str, str]) -> None:
+    """What was measured on the finished runs, with other names for ids and paths."""
+    names = {str(study.absolute()): study.name} | dict(names)
+    for file in sorted((study / EXTRA).glob("*")) if (study / EXTRA).is_dir() else ():
+        target = to / EXTRA / file.name
+        if file.suffix in TEXTS:
+            target.parent.mkdir(exist_ok=True)
+            write_bytes(target, renamed(file.read_bytes().decode("utf-8"), names).encode("utf-8"))
+        elif file.suffix in FIGURES:
+            target.parent.mkdir(exist_ok=True)
+            write_bytes(target, file.read_bytes())
+
+
+def renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """A plain value with other names for paths, wherever its texts have them.
+
+    >>> renamed({"notes": ["/data/leaves has 3 pictures"]}, {"/data/leaves": "leaves"})
+    {'notes': ['leaves has 3 pictures']}
+    """
+    if isinstance(value, dict):
+        return {name: renamed(inner, names) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [renamed(inner, names) for inner in value]
+    if isinstance(value, str):
+        for old, new in names.items():
+            value = value.replace(old, new)
+    return value
+
+
+def write_zip(folder: Path, file: Path, times: Mapping[str, float]) -> None:
+    """times: when runs were finished, by the names of their folders"""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            name = path.relative_to(folder)
+            seconds = times[name.parts[1]] if name.parts[0] == "runs" else max(times.values())
+            entry = zipfile.ZipInfo(name.as_posix(), time.gmtime(max(seconds, EARLIEST))[:6])
+            entry.compress_type = zipfile.ZIP_LZMA
+            archive.writestr(entry, path.read_bytes())
+
+
+@contextmanager
+def unpacked(path: str | Path) -> Iterator[Path]:
+    """The folder of a packed study, as long as it is needed."""
+    path = Path(path)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / path.stem
+        try:
+            require_regular(path, path.stat().st_mode)
+            with zipfile.ZipFile(path) as archive:
+                extract(archive, folder)
+        except DAMAGE as error:
+            raise SoftbiasError(f"{path} cannot be read as a packed study: {in_one_line(error)}") from error
+        if not (folder / "study.yaml").is_file():
+            raise SoftbiasError(f"{path} is not a packed study: it has no study.yaml")
+        yield folder
+
+
+def extract(archive: zipfile.ZipFile, folder: Path) -> None:
+    """Write the entries; the sizes that an archive claims are not trusted, and no entry leaves the folder."""
+    entries, left = archive.infolist(), MOST_BYTES
+    if len(entries) > MOST_ENTRIES:
+        raise ValueError(f"it has {len(entries):,} entries, and at most {MOST_ENTRIES:,} are read")
+    for entry in entries:
+        name = entry.filename
+        if not ENTRY.fullmatch(name) or ".." in PurePosixPath(name).parts:
+            raise ValueError(f"its entry {name[:100]!r} is no file of a study")
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(entry) as stream:
+            content = stream.read(left + 1)
+        left -= len(content)
+        if left < 0:
+            raise ValueError(f"it holds more than {MOST_BYTES:,} bytes")
+        target.write_bytes(content)
+        seconds = calendar.timegm(entry.date_time)
+        os.utime(target, (seconds, seconds))

@@ -1,0 +1,104 @@
+"""Through training: what probes measured while the runs trained (`--probe-every`), over epochs.
+
+An arm has one color. A strong line is its mean over layers, heads and seeds, a faint line one of its layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from softbias.errors import SoftbiasError
+from softbias.pages.charts import Axis, Chart, Series
+from softbias.pages.format import amount_text, count, of_the_data
+from softbias.runs.live import read_live
+from softbias.runs.run import Run
+from softbias.study.headline import each
+from softbias.study.report.results import Material, ReportBlock, Results, amount_key, slug
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A measure of a probe that is drawn over epochs."""
+
+    probe: str
+    measure: str
+    title: str
+    unit: str = ""
+
+
+CURVES = (
+    Curve("locality", "non_locality", "Non-locality", "patches"),
+    Curve("gates", "gate", "Gates σ(λ): share of position"),
+    Curve("masks", "moved", "Masks: distance from the start"),
+)
+
+
+def training_blocks(results: Results, data: str) -> list[ReportBlock]:
+    """A chart per measure and amount; nothing where no run was probed while it trained."""
+    material = results.material
+    charts: list[Chart] = []
+    damaged: set[str] = set()
+    for amount in material.amounts(data):
+        for curve in CURVES:
+            table, unreadable = layer_means(material, data, amount, curve)
+            damaged |= unreadable
+            charts += [training_chart(table, material, data, amount, curve)] if len(table) else []
+    if not charts and not damaged:
+        return []
+    text = (
+        "Strong: mean over layers, heads and seeds; faint: single layers. Measured with the weights of the step, on pictures "
+        "that are not test pictures."
+    )
+    text += f" The records of {count(len(damaged), 'run')} are damaged, and left out." if damaged else ""
+    return [ReportBlock(charts, text, columns="charts four" if len(charts) == 4 else "charts")]
+
+
+def layer_means(material: Material, data: str, amount: float, curve: Curve) -> tuple[pd.DataFrame, set[str]]:
+    """A row per arm, layer and epoch: the mean over heads and seeds; and the runs whose records are damaged."""
+    rows: list[dict[str, object]] = []
+    damaged = set()
+    for arm in material.arms:
+        for run in each(material.cell(data, amount, arm)):
+            try:
+                found = read_live(Run(run.run), curve.probe)
+            except (OSError, SoftbiasError):
+                damaged.add(str(run.run))
+                continue
+            rows += [
+                {"arm": arm, "seed": run.seed, "epoch": row["epoch"], "layer": row["layer"], "value": row["value"]}
+                for row in found
+                if row["measure"] == curve.measure and row["head"] is not None
+            ]
+    if not rows:
+        return pd.DataFrame(), damaged
+    means = pd.DataFrame(rows).groupby(["arm", "layer", "epoch"], sort=False, as_index=False)
+    table = means.agg(value=("value", "mean"), seeds=("seed", "nunique"))
+    if curve.measure == "moved":  # a mask that is not learned is no part of a mean over learned ones
+        table = table[table.groupby(["arm", "layer"])["value"].transform("max") > 0]
+    return table, damaged
+
+
+def training_chart(table: pd.DataFrame, material: Material, data: str, amount: float, curve: Curve) -> Chart:
+    series, ends = [], []
+    for arm in [arm for arm in material.arms if arm in set(table["arm"])]:
+        number, own = material.number(arm), table[table["arm"] == arm]
+        for layer, cell in own.groupby("layer"):
+            epochs, values = cell["epoch"].tolist(), cell["value"].tolist()
+            hover = [f"{arm}, layer {layer}, epoch {epoch:g}\n{value:.3g}" for epoch, value in zip(epochs, values, strict=True)]
+            series.append(Series("thin", arm, epochs, values, number, hover=hover))
+        mean = own.groupby("epoch")["value"].mean()
+        hover = [f"{arm}, epoch {epoch:g}\n{value:.3g}, mean over layers" for epoch, value in mean.items()]
+        series.append(Series("curve", arm, mean.index.tolist(), mean.tolist(), number, hover=hover))
+        ends.append(f"{arm} from {mean.iloc[0]:.3g} to {mean.iloc[-1]:.3g}")
+    return Chart(
+        key=f"training-{slug(data)}-{amount_key(amount)}-{curve.measure.replace('_', '-')}",
+        title=f"{curve.title} · {amount_text(amount)}",
+        series=series,
+        x=Axis("epoch", whole=True),
+        y=Axis(curve.unit),
+        alt=f"{curve.title} by epoch on {data} with {of_the_data(amount)}: {'; '.join(ends)}",
+        names=material.arms,
+        table=table.assign(data=data, amount=amount, measure=curve.measure),
+    )

@@ -1,0 +1,180 @@
+"""A study in one small file: the same report, without weights, and nothing about the machine."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from softbias.cli import main
+from softbias.errors import SoftbiasError
+from softbias.runs.answers import Answers
+from softbias.runs.predictions import Predictions
+from softbias.runs.run import Run
+from softbias.study.arms import arms_from
+from softbias.study.compare import run_study
+from softbias.study.frame import runs_frame
+from softbias.study.packing import pack, unpacked
+from softbias.study.report import write_report
+from softbias.study.scores import Score, Scores, read_scores, write_scores
+from softbias.study.settings import study_for
+
+from .small_studies import SHORT
+
+
+@pytest.fixture(scope="module")
+def study(image_file, tmp_path_factory) -> Path:
+    """Two arms, one of which starts from a pre-training; the pictures are named by an absolute path."""
+    arms = arms_from("deit_nano,arvit_nano@pretrain=arvit-pretrain:epochs=1")
+    spec = study_for(image_file, arms, overrides=SHORT, seeds=2, recipe="quick", device="cpu", name="mine")
+    assert Path(spec.data[0]).is_absolute()
+    return run_study(spec, tmp_path_factory.mktemp("packing") / "mine", device="cpu", baseline=False, report=False).path
+
+
+@pytest.fixture(scope="module")
+def packed(study, tmp_path_factory) -> Path:
+    return pack(study, tmp_path_factory.mktemp("packed") / "mine.zip").path
+
+
+def test_the_report_of_a_packed_study_has_the_same_statistics(study, packed, tmp_path):
+    write_report(study, tmp_path / "whole")
+    with unpacked(packed) as folder:
+        write_report(folder, tmp_path / "small")
+    data = Path(runs_frame(study)["data"][0])
+    for name in ("summary.csv", "differences.csv"):
+        whole, small = ((tmp_path / part / "figures" / name).read_text() for part in ("whole", "small"))
+        assert whole.replace(str(data), data.name) == small
+    with unpacked(packed) as folder:
+        frame, wanted = runs_frame(folder), runs_frame(study)
+        assert list(frame["accuracy"]) == list(wanted["accuracy"]) and list(frame["arm"]) == list(wanted["arm"])
+        assert abs(frame["finished"] - wanted["finished"]).max().total_seconds() <= 2
+
+
+def test_answers_are_those_of_the_predictions(study, packed):
+    wanted = {run.spec.recipe.objective + run.spec.model + str(run.spec.seed): run.answers() for run in all_runs(study)}
+    with unpacked(packed) as folder:
+        for run in all_runs(folder):
+            found, whole = run.answers(), wanted[run.spec.recipe.objective + run.spec.model + str(run.spec.seed)]
+            assert (found is None) == (whole is None) == (run.spec.recipe.objective == "rotation")
+            if found is not None:
+                assert not run.predictions_path.exists() and found.files is None
+                for name in ("index", "labels", "predicted", "rank"):
+                    np.testing.assert_array_equal(getattr(found, name), getattr(whole, name))
+                assert np.abs(found.confidence - whole.confidence).max() <= 0.5 / 255 + 1e-6
+
+
+def test_the_rank_of_a_class_is_its_index_in_a_stable_order_also_among_equals():
+    numbers = np.random.default_rng(0)
+    probabilities, labels = numbers.integers(0, 4, (500, 6)).astype(np.float32) / 4, numbers.integers(0, 6, 500)
+    found = Answers.of(Predictions(np.arange(500), labels, probabilities))
+    order = np.argsort(-probabilities, axis=1, kind="stable")
+    np.testing.assert_array_equal(found.rank, (order == labels[:, None]).argmax(1))
+    np.testing.assert_array_equal(found.correct, found.rank == 0)
+
+
+def all_runs(folder: Path) -> list[Run]:
+    return [Run(path.parent) for path in sorted(folder.glob("runs/*/summary.json"))]
+
+
+def test_nothing_of_the_machine_and_no_weights_are_in_the_file(study, packed):
+    data = str(Path(runs_frame(study)["data"][0]).parent)
+    with zipfile.ZipFile(packed) as archive:
+        texts = {name: archive.read(name) for name in archive.namelist()}
+    assert not [name for name, content in texts.items() if data.encode() in content]
+    assert not [name for name in texts if name.endswith(("safetensors", "csv", "html", "predictions.npz"))]
+    assert packed.stat().st_size < 10_000 * len(all_runs(study))
+
+
+def test_ids_follow_the_new_name_of_the_set_also_where_a_run_starts_from_another(packed):
+    with unpacked(packed) as folder:
+        plan = json.loads((folder / "plan.json").read_text())["runs"]
+        runs = {run.spec.id: run for run in all_runs(folder)}
+        assert set(plan) == set(runs) and all(run.path.name == plan[id]["run"] for id, run in runs.items())
+        starts = [run.spec.start.path for run in runs.values() if run.spec.start.path]
+        assert len(starts) == 2 and all(start.removeprefix("run:") in runs for start in starts)
+        assert {row["needs"] for row in plan.values() if row["needs"]} <= set(runs)
+        for run in runs.values():
+            run.summary(), run.metrics(), run.environment()  # each is compared with its checksum
+
+
+def test_measurements_on_the_runs_follow_their_ids(study, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(study, copy)
+    ids = {run.spec.id: Score(1.0 + number) for number, run in enumerate(all_runs(copy))}
+    write_scores(Scores("accuracy", ids), copy)
+    (copy / "extra/lines.csv").write_bytes(f"run,path\r\n{next(iter(ids))},{copy}/runs\r\n".encode())
+    with unpacked(pack(copy, tmp_path / "copy.zip").path) as folder:
+        found = read_scores(folder)
+        plan = json.loads((folder / "plan.json").read_text())["runs"]
+        assert set(found.runs) == set(plan) and sorted(found.runs.values(), key=str) == sorted(ids.values(), key=str)
+        run, path = (folder / "extra/lines.csv").read_bytes().decode().split("\r\n")[1].split(",")
+        assert run in plan and path == "copy/runs"
+
+
+def test_the_same_study_makes_the_same_bytes(study, packed, tmp_path):
+    assert pack(study, tmp_path / "again.zip").path.read_bytes() == packed.read_bytes()
+
+
+def archive_with(name: str, content: bytes = b"x") -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr(name, content)
+    return stream.getvalue()
+
+
+BAD = {
+    "no archive": b"nothing of the kind",
+    "another archive": archive_with("notes.txt"),
+    "a way out": archive_with("../study.yaml"),
+    "a hidden way out": archive_with("runs/../../study.yaml"),
+    "an absolute path": archive_with("/study.yaml"),
+}
+
+
+@pytest.mark.parametrize("content", BAD.values(), ids=list(BAD))
+def test_a_file_that_is_no_packed_study_is_refused_in_one_line(content, tmp_path, capsys):
+    (tmp_path / "bad.zip").write_bytes(content)
+    assert main(["report", str(tmp_path / "bad.zip"), "--out", str(tmp_path / "report")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.zip"]
+
+
+def test_an_archive_that_grows_beyond_its_bound_is_not_unpacked(packed, monkeypatch):
+    monkeypatch.setattr("softbias.study.packing.MOST_BYTES", 5000)
+    with pytest.raises(SoftbiasError, match="more than 5,000 bytes"), unpacked(packed):
+        pass
+
+
+def test_a_damaged_file_is_refused(packed, tmp_path):
+    content = bytearray(packed.read_bytes())
+    with zipfile.ZipFile(packed) as archive:
+        entry = max(archive.infolist(), key=lambda entry: entry.compress_size)
+    content[entry.header_offset + 30 + len(entry.filename) + entry.compress_size // 2] ^= 255
+    (tmp_path / "damaged.zip").write_bytes(bytes(content))
+    with pytest.raises(SoftbiasError, match=r"cannot be read|damaged"), unpacked(tmp_path / "damaged.zip"):
+        pass
+
+
+def test_damaged_runs_are_not_packed(study, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(study, copy)
+    file = next(copy.glob("runs/*/predictions.npz"))
+    file.write_bytes(file.read_bytes()[:-1] + b"!")
+    with pytest.raises(SoftbiasError, match="damaged"):
+        pack(copy, tmp_path / "copy.zip")
+    assert not (tmp_path / "copy.zip").exists()
+
+
+def test_the_commands_pack_and_report(study, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs", "pack", str(study)]) == 0
+    assert "6 runs" in capsys.readouterr().out
+    assert main(["report", "mine.zip"]) == 0
+    assert (tmp_path / "report/report.html").is_file() and "deit_nano" in (tmp_path / "report/figures/runs.csv").read_text()
+    assert str(tmp_path) not in (tmp_path / "report/figures/runs.csv").read_text()
+    assert main(["runs", "pack", str(tmp_path)]) == 2 and main(["runs", "pack", str(study), "--out", "mine.tar"]) == 2
