@@ -21,8 +21,9 @@ from softbias.cli import COMMANDS, find
 from softbias.data.augment import Augmentation, RandAugment
 from softbias.data.sources import DataOptions
 from softbias.models.conversion import Conversion
+from softbias.models.packaged import Card, SeenSet
 from softbias.models.presets import PRESETS
-from softbias.models.spec import Layer, ModelSpec, ResNetSpec
+from softbias.models.spec import DWNetSpec, Layer, ModelSpec, ResNetSpec
 from softbias.regularizers import REGULARIZERS, RegularizerConfig
 from softbias.runs.fit import fit
 from softbias.runs.inference import predict
@@ -33,10 +34,12 @@ from softbias.runs.start import Start
 from softbias.schema import Checked, SchemaError, bounded_hints, check_options, has_bounds
 from softbias.study.arms import Arm, Pretrain, arms_from
 from softbias.study.compare import compare, run_study
+from softbias.study.scores import Score, Scores
 from softbias.study.spec import StudySpec
 from softbias.training.plan import LoopSettings
 from softbias.training.recipe import Recipe
 
+SEEN = SeenSet("cifar100", "train", 1, "none", "there")
 VALID: dict[type, Any] = {
     Recipe: Recipe(),
     Augmentation: Augmentation(),
@@ -49,11 +52,16 @@ VALID: dict[type, Any] = {
     StudySpec: StudySpec("s", ("fashion",), arms_from("deit_nano")),
     RegularizerConfig: RegularizerConfig("distance", (0,)),
     Conversion: Conversion("gated", (0,)),
+    SeenSet: SEEN,
+    Card: Card("m", "1", "mit", "0" * 64, 9, 9, 32, 8, (0.5,) * 3, (0.5,) * 3, (SEEN,), "python make.py", "torch"),
     Layer: Layer(),
     ModelSpec: ModelSpec((32, 32), (8, 8), 64, 4, (Layer(),)),
     ResNetSpec: ResNetSpec((32, 32)),
+    DWNetSpec: DWNetSpec((32, 32)),
     DataOptions: DataOptions(),
     LoopSettings: LoopSettings(),
+    Score: Score(0.5, 0.4, 0.6),
+    Scores: Scores("accuracy", {"0123456789": Score(0.5)}, "on scenes", 0.1),
     Options: None,
 }
 FUNCTIONS = [fit, predict, probe, compare, run_study, *map(find, COMMANDS)]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with EXPO
     from softbias.models import register_preset as register_preset
     from softbias.models.convert import convert as convert
     from softbias.models.convert import resize as resize
+    from softbias.models.convolution_heads import convert_convolutions as convert_convolutions
     from softbias.models.export import export as export
     from softbias.models.inspect import Inspection as Inspection
     from softbias.models.inspect import inspect as inspect
@@ -64,6 +65,7 @@ EXPORTS: dict[str, tuple[str, ...]] = {
         "register_preset",
     ),
     "softbias.models.convert": ("convert", "resize"),
+    "softbias.models.convolution_heads": ("convert_convolutions",),
     "softbias.models.export": ("export",),
     "softbias.models.inspect": ("Inspection", "inspect"),
     "softbias.models.storage": ("load", "save"),

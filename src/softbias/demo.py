@@ -1,9 +1,9 @@
 """The demo: what soft biases are worth where pictures are few, on the embedded set, in minutes on two cores of a CPU.
 
-Four nano models at 500 and 5,000 pictures, with five seeds: 40 runs of 450 steps in batches of 64, with one core each and two
-at a time. `soft_nano` has a stem of overlapping convolutions and gated attention. The second arm has full attention, and
-the third lacks both: it is a plain ViT of the same width and depth. `resnet_nano` has the stem for large images, with which it
-costs as much as `soft_nano`. The report adds a logistic regression on raw pixels.
+Three nano models at 500 and 5,000 pictures, with five seeds: 30 runs of 500 steps in batches of 64, with one core each and two
+at a time. `soft_nano` has a residual stem and gated attention. The second arm lacks both: it is a plain ViT of the same width
+and depth. `resnet_nano` has the stem for large images; a step of it costs a little less than one of `soft_nano`. The report
+adds a logistic regression on raw pixels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from softbias.training.recipe import find_recipe
 if TYPE_CHECKING:
     from softbias.models.inspect import Inspection
 
-STEPS, SEEDS, JOBS = 450, 5, 2
+STEPS, SEEDS, JOBS = 500, range(100, 105), 2  # seeds that nobody had looked at when the arms were settled
 
 
 def demo_study() -> StudySpec:
@@ -29,20 +29,18 @@ def demo_study() -> StudySpec:
         data=("fashion",),
         arms=(
             Arm("soft_nano", "soft_nano"),
-            Arm("full attention", "soft_nano", {"biased_blocks": 0}),
             Arm("plain ViT", "soft_nano", {"stem": "patch", "biased_blocks": 0}),
             Arm("resnet_nano", "resnet_nano", {"stem": "large"}),
         ),
         fractions=(0.1, 1.0),
-        seeds=tuple(range(SEEDS)),
+        seeds=tuple(SEEDS),
         recipe=find_recipe("quick").with_overrides({"steps": STEPS}),
         mixing="views",
         notes=(
             f"Every run takes {STEPS} steps of 64 pictures, so that 10 % of the pictures are seen ten times as often; these "
-            "are mixed with each other (mixup, CutMix). All models have one recipe. This is a demonstration of a few minutes, "
-            "and no model is trained to its end.",
-            "The models and the number of seeds were settled after a look at the results of seeds 0 to 3, so the p values of "
-            "these seeds are too small. Other seeds give a fair test.",
+            "are mixed with each other (mixup, CutMix). All models have one recipe, which was chosen for soft_nano. This is a "
+            "demonstration of a few minutes, and no model is trained to its end.",
+            "The models, the recipe and the seeds were settled on parts of the training pictures, before these runs.",
         ),
     )
 

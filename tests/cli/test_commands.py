@@ -26,6 +26,17 @@ def test_version_and_help_need_no_torch():
     assert run.stdout.startswith("softbias 0.") and "models" in run.stdout
 
 
+def test_models_says_how_much_of_a_model_is_the_head_that_sees_every_patch(capsys):
+    assert main(["models", "arvit_base"]) == 0
+    printed = capsys.readouterr().out
+    assert "140.51 M" in printed and "132.10 M" in printed and "1,000 classes" in printed
+    assert main(["models", "arvit_base", "--num-classes", "4", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["parameters"] == 8_941_768 and row["flattened_head"] == 4 * (256 * 516 + 1)
+    assert main(["models", "deit_tiny", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["flattened_head"] == 0
+
+
 def test_models_prints_a_table_and_json(capsys):
     assert main(["models", "*_nano"]) == 0
     table = capsys.readouterr().out

@@ -63,6 +63,15 @@ def test_a_dry_run_lists_what_is_missing(study, capsys):
     assert yaml.safe_load((study / "study.yaml").read_text())["seeds"] == [0]
 
 
+def test_a_file_without_images_takes_those_of_the_command(study, image_folder, tmp_path, capsys):
+    settings = {**yaml.safe_load((study / "study.yaml").read_text()), "data": None}
+    (tmp_path / "any.yaml").write_text(yaml.safe_dump({name: value for name, value in settings.items() if value is not None}))
+    words = ["study", str(tmp_path / "any.yaml"), "--out", str(study), "--dry-run", "--device", "cpu"]
+    assert "data is missing" in fails(capsys, *words)
+    assert main([*words, "--data", str(image_folder)]) == 0
+    assert "2 runs: 2 finished, 0 to do" in capsys.readouterr().out
+
+
 def test_runs_are_listed_filtered_compared_and_removed(study, capsys, tmp_path):
     import shutil
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "runs": "list runs",
     "runs diff": "show how two runs differ, in settings and in scores",
     "runs delete": "remove runs",
+    "runs pack": "write the results of a study to one small file, without weights",
     "evaluate": "score a run on its test pictures, or on others",
     "predict": "classes and probabilities of pictures",
     "explain": "why a model decides as it does, picture by picture",
@@ -40,13 +41,14 @@ COMMANDS = {
     "models": "list models, with their size and cost",
     "recipes": "list recipes, or show one in full",
     "data check": "check whether a set of pictures is fit to train on",
+    "data scenes": "write scenes of several objects, or of a small one, as a set of pictures",
     "data cache": "show or clear the folder of decoded pictures",
     "bench": "images per second beside timm's",
     "report": "write the page about a study or about runs",
     "demo": "compare small models with and without soft biases, and see the report",
 }
 MODULES = {  # of commands whose module has another name
-    "pretrain": "fit", "evaluate": "predict", "export": "predict", "recipes": "models", "report": "runs",
+    "pretrain": "fit", "evaluate": "predict", "export": "predict", "recipes": "models",
     "study": "compare", "reproduce": "compare", "demo": "compare", "app": "explain",
 }  # fmt: skip
 TRAINING = ("fit", "pretrain", "compare", "study", "reproduce")

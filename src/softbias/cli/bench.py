@@ -35,12 +35,13 @@ def bench(
     """Measure speed and memory of our models, layers and training loop beside their peers, interleaved in one run.
 
     Ratios are medians over rounds in which both ran one after the other; the quartiles stand beside them. Suites: peers (our
-    models and timm's), convit, masked, windows, step (the whole training step), depthwise (the step with a convolution in the
-    feed-forward), loops (ours and timm's), startup, load (a CPU that others use, too), regularization.
+    models and timm's), convit, masked, ibit (IBiT, ConViT and DeiT: parameters and speed), windows, step (the whole training
+    step), depthwise (the step with a convolution in the feed-forward), loops (ours and timm's), startup, load (a CPU that
+    others use, too), regularization (the cost of a regularizer, on ARViT and on timm's ViT).
     `python -m softbias.bench.kernels` times single kernels.
 
     Args:
-        models: Names, separated by commas, for the suites peers (any model) and convit.
+        models: Names, separated by commas, for the suites peers (any), convit, and ibit (any; ratios are to the second).
         mode: What to time: a forward pass, a training step (AdamW), or both.
         img_size: Side of the image.
         batch: Images per step; chosen by the suite if not given.

@@ -46,15 +46,17 @@ def compare(options: Annotated[CompareOptions, arg(name="")], *, line: Line = NO
     from softbias.study.settings import study_for
     from softbias.study.spec import parse_counts, parse_numbers, parse_seeds
 
-    arms, fractions = arms_from(options.models), parse_numbers(options.fractions, "--fractions")
-    seeds = parse_seeds(options.seeds)
-    per_class = () if options.per_class is None else parse_counts(options.per_class, "--per-class")
+    arms = arms_from(options.models)
+    fractions = None if options.fractions is None else parse_numbers(options.fractions, "--fractions")
+    seeds = None if options.seeds is None else parse_seeds(options.seeds)
+    per_class = None if options.per_class is None else parse_counts(options.per_class, "--per-class")
     asked = {"img_size": options.img_size, "data_dir": None if options.data_dir is None else str(options.data_dir)}
     data_options = {name: value for name, value in asked.items() if value is not None}
     with writing_nothing() if options.dry_run else nullcontext():
         spec = study_for(
             options.data, arms, fractions=fractions, per_class=per_class, seeds=seeds, recipe=options.recipe,
-            overrides=line.overrides, budget=options.budget, tune=options.tune, name=options.name, out=options.out,
+            overrides=line.overrides, budget=options.budget, tune=options.tune, metric=options.metric,
+            name=options.name, out=options.out,
             store=options.store, data_options=data_options, device=options.device,
         )  # fmt: skip
     return run(spec, options)
@@ -88,8 +90,8 @@ def study(options: Annotated[StudyOptions, arg(name="")], *, line: Line = NO_LIN
 
     if options.file is None:
         raise SoftbiasError("which study? softbias study FILE.yaml, or the folder of a study")
-    spec = read_study(options.file)
     if options.file.is_dir():
+        spec = read_study(options.file)
         named = [f"--{name.replace('_', '-')}" for name in CHANGED if getattr(options, name) is not None]
         if named or line.changes:
             raise SoftbiasError(
@@ -97,7 +99,7 @@ def study(options: Annotated[StudyOptions, arg(name="")], *, line: Line = NO_LIN
                 f"{', '.join([*named, *line.changes[:1]])}, or name a file and another --out"
             )
         return run(spec, options if options.out is not None else replace(options, out=options.file))
-    return run(changed(spec, options, line), options)
+    return run(changed(read_study(options.file, listed(options.data or "") or ()), options, line), options)
 
 
 CHANGED = ("data", "per_class", "seeds", "img_size", "data_dir")  # options that change the study of a file
@@ -110,8 +112,6 @@ def changed(spec: StudySpec, options: StudyOptions, line: CommandLine) -> StudyS
     asked = {"img_size": options.img_size, "data_dir": None if options.data_dir is None else str(options.data_dir)}
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     changes: dict[str, Any] = {"data_options": {**spec.data_options, **given}}
-    if options.data is not None:
-        changes["data"] = tuple(listed(options.data) or ())
     if options.per_class is not None:
         changes |= {"per_class": parse_counts(options.per_class, "--per-class"), "fractions": (1.0,)}
     if options.seeds is not None:

@@ -1,13 +1,13 @@
-"""`softbias data check` and `softbias data cache`."""
+"""`softbias data check`, `softbias data scenes` and `softbias data cache`."""
 
 from __future__ import annotations
 
 import json as json_module
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from softbias.bounds import FilePath, ShortText, Within
+from softbias.bounds import Count, FilePath, Scale, Seed, ShortText, Side, Within
 from softbias.cli.parsing import flag
 from softbias.terminal import echo, show_count
 
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 
 def check(
-    path: Annotated[FilePath, tyro.conf.Positional, flag("DATA", "A folder of pictures, a CSV file (path, label), or arrays.")],
+    data: Annotated[
+        ShortText, tyro.conf.Positional, flag("DATA", "A folder of pictures, a CSV file (path, label), arrays, or a named set.")
+    ],
     /,
     group_by: ShortText | None = None,
+    data_dir: FilePath | None = None,
     files: Annotated[int, Within(0, 1_000_000)] = 10,
     json: bool = False,
 ) -> int:
@@ -28,6 +31,7 @@ def check(
 
     Args:
         group_by: Expression on the files' paths, or a column of the CSV file: a split must keep each group whole.
+        data_dir: Folder of named sets.
         files: Number of files to name per problem.
         json: Print JSON, with every file.
     """
@@ -37,7 +41,7 @@ def check(
         if done % 100 == 0 or done == total:
             show_count(done, total)
 
-    report = check_set(path, group_by=group_by, progress=tell)
+    report = check_set(data, group_by=group_by, data_dir=data_dir, progress=tell)
     if json:
         echo(*json_module.dumps(as_json(report), indent=2).split("\n"))
     else:
@@ -80,6 +84,62 @@ def in_lines(report: Report, most: int = 10) -> list[str]:
     warnings = sum(problem.severity == "warning" for problem in report.problems)
     heed = f"; {warnings} warning{'' if warnings == 1 else 's'} above" if warnings else ""
     return [*lines, f"fit to train on{heed}" if report.fit_to_train else "NOT fit to train on"]
+
+
+def scenes(
+    kind: Annotated[Literal["combined", "background"], tyro.conf.Positional, flag("KIND", "combined or background.")],
+    data: Annotated[ShortText, tyro.conf.Positional, flag("DATA", "A named set, or your own pictures.")],
+    /,
+    out: FilePath,
+    n: Count = 1000,
+    seed: Seed = 0,
+    split: Literal["test", "val", "train", "all"] = "test",
+    img_size: Side | None = None,
+    backgrounds: FilePath | None = None,
+    size: Side | None = None,
+    scale: Scale = 1.0,
+    position: Literal["random", "center", "corner"] = "random",
+    data_dir: FilePath | None = None,
+) -> None:
+    """Write scenes made of a set's pictures as a set of their own, after the ETH study.
+
+    combined puts four pictures of different classes into one; background pastes a picture on a large background. OUT/scenes.csv
+    has the classes of each scene, and the numbers of the pictures in it. Scenes with a background lie in a folder per class:
+
+      softbias data scenes background cifar10 --out on-backgrounds
+      softbias evaluate runs/mine --data on-backgrounds/scenes.csv --split all
+      softbias fit on-backgrounds/scenes.csv --group-by source
+      softbias data scenes combined cifar10 --out four-in-one
+      softbias predict runs/mine four-in-one --out answers.csv
+
+    Args:
+        out: A new folder.
+        n: Number of scenes.
+        seed: Seed of the choice of pictures, backgrounds and positions.
+        split: Part of the set that the pictures are taken from.
+        img_size: Side of the pictures in a scene; the set's own if not given.
+        backgrounds: Folder of pictures; by default $SOFTBIAS_DATA/backgrounds, or else textures.
+        size: Side of a scene with a background; four times the picture's if not given.
+        scale: Of the pasted picture; 2 makes it twice as large.
+        position: Of the pasted picture.
+        data_dir: Folder of named sets.
+    """
+    from softbias.data import load_dataset
+    from softbias.data.scene_files import require_new, write_scenes
+    from softbias.pages.wording import text
+
+    require_new(out)
+    found = load_dataset(data, img_size=img_size, data_dir=data_dir)
+    for note in found.notes:
+        echo(f"note: {text(note)}")
+    written = write_scenes(
+        kind, found, out, n=n, seed=seed, split=split, backgrounds=backgrounds, size=size, scale=scale, position=position
+    )
+    behind = f" on {written.backgrounds}" if written.backgrounds else ""
+    made = f"made of {written.images:,} pictures of {found.name} ({split}){behind}"
+    echo(f"{written.count:,} scenes of {written.side} × {written.side} px, {made}: {written.table}")
+    if written.renamed:
+        echo(f"folders cannot have the names of {', '.join(written.renamed)}; {written.table.name} has them as they are")
 
 
 def cache(clear: bool = False, json: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json as json_module
 from fnmatch import fnmatch
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional
 
@@ -13,6 +13,9 @@ from softbias.bounds import Classes, ShortText, Side
 from softbias.cli.parsing import flag, table
 from softbias.errors import SoftbiasError
 from softbias.terminal import echo, make_console
+
+if TYPE_CHECKING:
+    from softbias.models.spec import Spec
 
 
 def models(
@@ -59,6 +62,8 @@ def models(
                 "patch": getattr(spec, "patch_size", (None,))[0],
                 "parameters": parameters,
                 "macs": macs,
+                "classes": spec.num_classes,
+                "flattened_head": flattened_head(spec),
             }
         )
     if json:
@@ -71,14 +76,27 @@ def models(
         found.add_row(row["name"], row["blocks"], str(row["image"]), str(row["patch"] or "–"), *costs)
 
     make_console().print(found)
+    for row in rows:
+        if row["flattened_head"]:
+            own = f"{row['flattened_head'] / 1e6:.2f} M of its parameters"
+            echo(f"{row['name']}: its head sees every patch, so {own} belong to {row['classes']:,} classes (--num-classes)")
+
+
+def flattened_head(spec: Spec) -> int:
+    """Parameters of a head that sees the output of all patches; 0 where it sees one vector."""
+    from softbias.models.spec import ModelSpec
+
+    if not isinstance(spec, ModelSpec) or spec.pool != "flatten":
+        return 0
+    return spec.num_classes * (spec.grid(0).patches * spec.width + 1)
 
 
 def list_pretrained(pattern: str, *, json: bool) -> None:
     """The recommended backbones, and whether their weights are on this machine."""
-    from softbias.models.backbones import BACKBONES
+    from softbias.models.backbones import BACKBONES, packaged_backbones
     from softbias.models.weight_files import find_at_hand
 
-    chosen = [backbone for backbone in BACKBONES if fnmatch(backbone.model, pattern)]
+    chosen = [backbone for backbone in (*BACKBONES, *packaged_backbones()) if fnmatch(backbone.model, pattern)]
     if not chosen:
         raise SoftbiasError(f"no pretrained model is named {pattern!r}; softbias models --pretrained lists them all")
     searched = [find_at_hand(backbone) for backbone in chosen]
@@ -102,7 +120,7 @@ def list_pretrained(pattern: str, *, json: bool) -> None:
         right=numbers,
         fold=("weights", "fine-tuning"),
     )
-    origins = {"folder": "in SOFTBIAS_WEIGHTS", "cache": "in the hub's cache"}
+    origins = {"folder": "in SOFTBIAS_WEIGHTS", "package": "in the package", "cache": "in the hub's cache"}
     for backbone, file in zip(chosen, files, strict=True):
         costs = f"{backbone.parameters / 1e6:.1f} M", str(backbone.megabytes), str(backbone.img_size)
         where = "no" if file is None else origins[file.origin]

@@ -1,4 +1,4 @@
-"""`softbias runs` lists, compares and removes runs; `softbias report` writes the page about a run, or about many."""
+"""`softbias runs` lists, compares, removes and packs runs."""
 
 from __future__ import annotations
 
@@ -257,27 +257,20 @@ def remove(rows: Sequence[dict[str, Any]]) -> int:
     return 1 if kept else 0
 
 
-def report(
-    runs: Annotated[tuple[FilePath, ...], Positional, flag("RUNS…", "A run, a study's folder, or folders of runs.")],
+def pack(
+    study: Annotated[FilePath, Positional, flag("STUDY", "The folder of a study.")],
     /,
-    out: Annotated[
-        FilePath | None,
-        flag("FOLDER", "Where to write; the run's or study's own folder if not given, and `report` for many runs."),
-    ] = None,
+    out: Annotated[FilePath | None, flag("FILE.zip", "Where to write; the name of the study's folder if not given.")] = None,
 ) -> None:
-    """Write report.html: the scores, classes and mistakes of one run, or a comparison of many runs or of a study.
+    """Write the finished runs of a study to one small file that others can keep and read.
 
-    A comparison also writes its charts (CSV, PNG) and its tables (LaTeX) to figures/.
+    It has settings, scores, learning curves, probes, and class and confidence of every test picture; no weights, no pictures
+    and no names of files. softbias report FILE.zip writes the page from it.
+
+      softbias runs pack studies/flowers --out flowers.zip
     """
-    if not runs:
-        raise SoftbiasError("softbias report needs a run, a study's folder or folders of runs, but none was given")
-    from softbias.runs.run import Run
+    from softbias.study.packing import pack as pack_study
 
-    if len(runs) == 1 and out is None and Run(runs[0]).begun:
-        page = Run(runs[0]).page()
-        echo(f"{page}: {page.stat().st_size / 1e6:.1f} MB, opens offline")
-        return
-    from softbias.study.report import write_report
-
-    page = write_report(runs, out, message=lambda text: echo(f"softbias: {text}", file=sys.stderr))
-    echo(f"{page}: {page.stat().st_size / 1e6:.1f} MB, opens offline; {page.parent / 'figures'} has its charts and tables")
+    packed = pack_study(study, out or Path(f"{study.absolute().name}.zip"))
+    size = f"{packed.bytes / 1e6:.2g} MB"
+    echo(f"{packed.path}: {count(packed.runs, 'run')}, {size}; softbias report {packed.path} draws its page")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json as json_module
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional
 
-from softbias.bounds import FilePath, LongText, ShortText, Side, Within, Workers
+from softbias.bounds import Count, FilePath, LongText, ShortText, Side, Within, Workers
 from softbias.cli.parsing import flag, switch
 from softbias.errors import SoftbiasError
 from softbias.pages.format import count
@@ -32,7 +32,12 @@ class ExecutionOptions:
     dry_run: Annotated[bool, switch("Print how many runs are missing and how long they take, and stop.")] = False
     estimate: Annotated[bool, switch("Begin at once, without timing steps of every arm first.")] = True
     baseline: Annotated[bool, switch("Leave out the comparison with a logistic regression on pixels.")] = True
-    keep_checkpoints: Annotated[bool, switch("Keep checkpoints of finished runs; otherwise only their models stay.")] = False
+    keep: Annotated[
+        ShortText | None, flag("WHICH", "Checkpoints of finished runs to keep: last, best, every=K; none if not given.")
+    ] = None
+    probe_every: Annotated[
+        Count | None, flag("K", "Measure locality, gates and masks every K epochs; the report draws them over epochs.")
+    ] = None
     report: Annotated[bool, switch("Write no report.html.")] = True
     quiet: Annotated[bool, switch("Print the report's path at the end, and nothing else.")] = False
     json: Annotated[bool, switch("Print a line of JSON per event.")] = False
@@ -50,8 +55,8 @@ class CompareOptions(ExecutionOptions):
         ),
     ] = ""
     fractions: Annotated[
-        ShortText, flag("SHARES", "Shares of the training pictures, such as 0.1,0.3,1; 1 (all) if not given.")
-    ] = "1"
+        ShortText | None, flag("SHARES", "Shares of the training pictures, such as 0.1,0.3,1; 1 (all) if not given.")
+    ] = None
     per_class: Annotated[
         ShortText | None,
         flag(
@@ -59,7 +64,10 @@ class CompareOptions(ExecutionOptions):
             "Instead of shares, numbers of training pictures of each class, such as 5,10 (all there are, where fewer).",
         ),
     ] = None
-    seeds: Annotated[LongText, flag("N", "The number of seeds (3), or the seeds themselves (0,1,5); 3 if not given.")] = "3"
+    seeds: Annotated[
+        LongText | None,
+        flag("N", "The number of seeds (3), or the seeds themselves (0,1,5); 3, or those that the study has, if not given."),
+    ] = None
     recipe: Annotated[
         ShortText | None,
         flag("NAME", "A recipe of `softbias recipes`, for all arms; any field can be changed: --epochs 20 (--help-recipe)."),
@@ -72,6 +80,13 @@ class CompareOptions(ExecutionOptions):
         Annotated[int, Within(0, 10_000)],
         flag("N", "Trials for every arm's learning rate and weight decay, on a validation part of the training data."),
     ] = 0
+    metric: Annotated[
+        Literal["accuracy", "balanced_accuracy", "macro_f1", "top5"] | None,
+        flag(
+            "accuracy|balanced_accuracy|macro_f1|top5",
+            "What headline, tables and differences are about; accuracy, or the study's own, if not given.",
+        ),
+    ] = None
     name: Annotated[ShortText | None, flag("NAME", "Name of the study; that of the data if not given.")] = None
     store: Annotated[
         FilePath | None, flag("FOLDER", "Runs that several studies share; inside the study's folder if not given.")
@@ -91,11 +106,12 @@ def run(spec: StudySpec, options: ExecutionOptions, perform: Callable[..., Compa
 
     if options.on and options.jobs:
         raise SoftbiasError(f"--on {options.on} runs as many at a time as the cluster has room for; leave out --jobs")
+    spec = replace(spec, keep=options.keep or spec.keep, probe_every=options.probe_every or spec.probe_every)
     display = choose_display(quiet=options.quiet, json=options.json)
     try:
         done = (perform or run_study)(
             spec, options.out, jobs=options.jobs, on=options.on, device=options.device, dry_run=options.dry_run,
-            estimate=options.estimate, baseline=options.baseline, checkpoints=options.keep_checkpoints,
+            estimate=options.estimate, baseline=options.baseline,
             report=options.report, display=display,
         )  # fmt: skip
     except StudyStoppedError as stop:
@@ -126,9 +142,9 @@ def show(done: Comparison, options: ExecutionOptions) -> None:
     if options.quiet:
         echo(done.report or done.path)
         return
-    from softbias.study.comparison import print_accuracies
+    from softbias.study.score_tables import print_scores
 
-    print_accuracies(done.runs)
+    print_scores(done.runs, done.metric, done.chance_level)
     echo(f"the report: {done.report}" if done.report else f"the runs: {done.path}")
 
 
