@@ -1,12 +1,15 @@
 """The automatic choices for a user who names nothing but the data."""
 
+import numpy as np
 import pytest
+from PIL import Image
 
-from softbias.data.sources import open_source
 from softbias.models import create_model
 from softbias.pages.wording import text
 from softbias.runs import automatic
 from softbias.runs.automatic import CPU_SECONDS, choose, coarse_patch, image_size, soft_patch
+from softbias.runs.partial import PartialRunSpec
+from softbias.runs.resolve import resolve
 
 COUNTS = (30, 300, 5_000, 50_000, 300_000)
 
@@ -92,15 +95,50 @@ def test_patches_that_leave_too_few_tokens_are_not_chosen():
     assert coarse_patch((32, 64)) == 8 and coarse_patch((30, 30)) == 6 and coarse_patch((13, 13)) is None
 
 
-def test_large_sets_of_files_are_made_smaller_on_a_cpu_only(tmp_path, monkeypatch):
-    from PIL import Image
+def test_images_are_made_smaller_for_a_model_from_scratch_on_a_cpu_only():
+    size, why = image_size((128, 128), 500, "cpu", pretext=False)
+    assert size == 64 and why.values == {"img_size": 64, "images": 500, "side": 128} and "500 pictures" in text(why)
+    assert image_size((128, 128), 500, "cuda", pretext=False) is None
+    assert image_size((64, 64), 500, "cpu", pretext=False) is None
+    assert image_size((128, 96), 500, "cpu", pretext=False) is None  # a square would cut or squeeze it
 
+
+def test_for_a_pretext_task_only_large_sets_are_made_smaller():
+    assert image_size((128, 128), 500, "cpu", pretext=True) is None
+    assert image_size((128, 128), 20_000, "cpu", pretext=True)[0] == 64
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """Files whose side the reader chooses as 128, and the same pictures as arrays."""
+    root = tmp_path_factory.mktemp("photographs")
+    numbers = np.random.default_rng(0)
     for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        for number in range(3):
-            Image.new("RGB", (150, 140), (number, 0, 0)).save(tmp_path / name / f"{number}.png")
-    assert image_size(open_source(tmp_path), "cpu") is None  # 128, which the reader chooses by itself
-    monkeypatch.setattr(automatic, "FEW_IMAGES", 5)
-    size, why = image_size(open_source(tmp_path), "cpu")
-    assert size == 64 and why.kind == "img-size-chosen" and why.values == {"img_size": 64, "images": 6, "side": 128}
-    assert image_size(open_source(tmp_path), "cuda") is None and image_size(open_source("fashion"), "cpu") is None
+        (root / "files" / name).mkdir(parents=True)
+        for number in range(8):
+            pixels = numbers.integers(0, 255, (140, 150, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / "files" / name / f"{number}.png")
+    np.savez(root / "arrays.npz", images=numbers.integers(0, 255, (16, 96, 96, 3), dtype=np.uint8), labels=np.arange(16) % 2)
+    return root
+
+
+@pytest.mark.parametrize("kind", ["files", "arrays.npz"])
+@pytest.mark.parametrize("named", [{}, {"model": "soft_nano"}, {"overrides": {"objective": "views"}}])
+def test_files_and_arrays_are_read_at_the_chosen_size(photographs, kind, named):
+    found = resolve(PartialRunSpec(data=str(photographs / kind), start="scratch", **named).completed(), "cpu")
+    assert found.data.img_size == (64, 64) and found.spec.data_options["img_size"] == 64
+    assert [note.kind for note in found.notes].count("img-size-chosen") == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"data_options": {"img_size": 96}},
+        {"model": "convit_nano"},
+        {"model": "soft_nano", "model_options": {"patch_size": 16}},
+        {"overrides": {"objective": "rotation"}},
+    ],
+)
+def test_the_size_stays_where_the_user_names_it_a_patch_or_another_model(photographs, options):
+    found = resolve(PartialRunSpec(data=str(photographs / "arrays.npz"), start="scratch", **options).completed(), "cpu")
+    assert found.data.img_size == (96, 96) and "img-size-chosen" not in [note.kind for note in found.notes]

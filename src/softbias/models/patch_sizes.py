@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from softbias.errors import SoftbiasError
 from softbias.models.spec import pair
 
 MOST_FINE_PATCHES = 256
 FEW_PATCHES, MANY_PATCHES = 16, 64  # on a CPU
+CPU_PATCH = 8  # the stem of a small model is as good as that of a small ResNet there
 
 
 def suitable_patch(img_size: int | tuple[int, int]) -> int:
@@ -40,13 +43,16 @@ def fine_patch(img_size: int | tuple[int, int]) -> int:
 
 
 def cpu_patch(img_size: int | tuple[int, int]) -> int:
-    """The patch for a model on a CPU: the largest that leaves from 16 to 64 patches, a power of two if there is one; where none
-    does, that of `suitable_patch`.
+    """The patch for a model on a CPU: of those that leave from 16 to 64 patches the power of two that is nearest to 8, or the
+    largest if none is a power of two; where none leaves so many, that of `suitable_patch`.
 
     >>> [cpu_patch(size) for size in (28, 32, 64, 96, 128, 224, (60, 80))]
-    [4, 8, 16, 16, 32, 32, 10]
+    [4, 8, 8, 16, 16, 32, 10]
     """
     height, width = pair("img_size", img_size)
     fitting = [patch for patch in range(2, min(height, width) + 1) if height % patch == 0 and width % patch == 0]
     good = [patch for patch in fitting if FEW_PATCHES <= height // patch * (width // patch) <= MANY_PATCHES]
-    return max([patch for patch in good if patch.bit_count() == 1] or good, default=0) or suitable_patch(img_size)
+    powers = [patch for patch in good if patch.bit_count() == 1]
+    if powers:
+        return min(powers, key=lambda patch: abs(math.log2(patch / CPU_PATCH)))
+    return max(good, default=0) or suitable_patch(img_size)

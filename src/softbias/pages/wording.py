@@ -278,7 +278,8 @@ WORDING: dict[str, Callable[..., str]] = {
         f"{'once' if epochs == 1 else f'{epochs:g} times'}"
     ),
     "img-size-chosen": lambda img_size, images, side: (
-        f"img_size {img_size}: on a CPU {images:,} pictures of {side} pixels would take too long"
+        f"img_size {img_size}: on a CPU a small model learns more from {images:,} pictures at this size "
+        f"than at {side} pixels, in the same time"
     ),
     "images-learned-from": lambda count, of: f"the model was trained on {count:,} of these {of:,} pictures, so this is no test",
     "training-time": training_time,

@@ -1,8 +1,8 @@
 """The automatic choices: model, recipe and image size that suit the number of images, their size and the device.
 
-On a CPU time decides. A model with coarse patches trains on more images a second than one with fine patches, and it gains
-more from the additional epochs than from finer patches. So patches are coarse, and the time goes into epochs (measured in
-results/training.md and results/nano.md). Images that are seen often are mixed with others.
+On a CPU time decides. A model that sees few tokens and few pixels trains on more images a second, and it gains more from the
+additional epochs than from more tokens or pixels. So images are small, patches are coarse, and the time goes into epochs
+(measured in results/training.md and results/nano.md). Images that are seen often are mixed with others.
 
 On a GPU the size of the images decides about the model, and the number of images about the epochs: a training has a fixed
 number of patches to see, about as many as an H200 takes in five to ten minutes. How strongly images are changed follows from
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
@@ -25,14 +25,12 @@ from softbias.runs.strength import level_for, with_strength
 from softbias.training.objectives import find_objective
 from softbias.training.recipe import Recipe, find_recipe
 
-if TYPE_CHECKING:
-    from softbias.data.sources import Source
-
+CPU_MODEL = "soft_nano"
 CPU_SECONDS = 150.0  # of training on a CPU, where the user gives no time
 SPARE = 1.5  # where time ends a training, its epochs are more than expected: the speed is known within a third
 LONGER, MOST_EPOCHS = 6, 1000  # the longer alternative: six times the epochs, up to this number
 SECONDS_PER_IMAGE = {  # of one core in training: for each image, each of its tokens, and each of its pixels
-    "soft_nano": (3.8e-4, 1.1e-5, 1.05e-7),
+    "soft_nano": (3.8e-4, 2e-5, 1.05e-7),
     "arvit_nano": (0.0, 5e-5, 3.5e-8),
     "resnet_nano": (0.0, 5e-5, 3.5e-8),
 }
@@ -50,8 +48,8 @@ MOST_IN_BATCH = 65_536  # patches: more images in a batch need the memory of a l
 EPOCHS_ON_CPU, EPOCHS_ON_GPU = (1, 300), (30, 1000)
 FEW_TOKENS, MANY_TOKENS = 16, 64
 QUICK_ROTATION_LR = 1e-3
-FEW_IMAGES = 20_000
-LARGE_SET_SIDE = 64  # pixels, on a CPU from FEW_IMAGES on: 300,000 decoded images then take 3.7 GB instead of 45 GB
+CPU_SIDE = 64  # pixels, for a model from scratch on a CPU
+FEW_IMAGES = 20_000  # from here on also for a pretext task: 300,000 decoded images take 3.7 GB instead of 45 GB
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ def on_cpu(
     if patch is None:
         model, options, tokens = "resnet_nano", {}, MANY_TOKENS
     else:
-        model, options = "arvit_nano" if pretext else "soft_nano", {"patch_size": patch}
+        model, options = "arvit_nano" if pretext else CPU_MODEL, {"patch_size": patch}
         tokens = img_size[0] // patch * (img_size[1] // patch)
     speed = cpu_speed(model, tokens, img_size, cores)
     preset = replace(find_recipe(name), objective=objective)
@@ -255,9 +253,9 @@ def soft_patch(img_size: tuple[int, int]) -> int | None:
     """The patch of soft_nano; None where no patch leaves from 16 to 64 tokens.
 
     >>> [soft_patch((side, side)) for side in (28, 32, 64, 96, 128, 224, 97)]
-    [4, 8, 16, 16, 32, 32, None]
+    [4, 8, 8, 16, 16, 32, None]
     """
-    tokens = count_patches("soft_nano", img_size)
+    tokens = count_patches(CPU_MODEL, img_size)
     if tokens is None or not FEW_TOKENS <= tokens <= MANY_TOKENS:
         return None
     return math.isqrt(img_size[0] * img_size[1] // tokens)
@@ -282,12 +280,18 @@ def rounded(epochs: float) -> float:
     return float(math.floor(epochs)) if epochs >= 2 else round(epochs, 1)
 
 
-def image_size(source: Source, device_type: str) -> tuple[int, Note] | None:
-    """A smaller side than the source's own choice, and why: on a CPU, for large sets of files."""
-    if device_type != "cpu" or source.count is None or source.count < FEW_IMAGES:
+def image_size(size: tuple[int, int], count: int, device_type: str, pretext: bool) -> tuple[int, Note] | None:
+    """A smaller side than that of the images, and why, for a model from scratch on a CPU. None: the images keep their size.
+
+    In the same time a small model learns more from images of 64 pixels in patches of 8 than from larger ones in larger patches
+    (results/nano.md). For a pretext task nobody has measured it; there a large set is made smaller to save time and memory.
+
+    size      (height, width) of `count` images
+    pretext   whether the model is one for a pretext task, and not the one that `fit` would train
+
+    >>> image_size((128, 128), 500, "cpu", pretext=False)[0], image_size((32, 32), 500, "cpu", pretext=False)
+    (64, None)
+    """
+    if device_type != "cpu" or size[0] != size[1] or size[0] <= CPU_SIDE or (pretext and count < FEW_IMAGES):
         return None
-    side = source.size
-    if side is None or side <= LARGE_SET_SIDE:
-        return None
-    values = {"img_size": LARGE_SET_SIDE, "images": source.count, "side": side}
-    return LARGE_SET_SIDE, Note("img-size-chosen", values)
+    return CPU_SIDE, Note("img-size-chosen", {"img_size": CPU_SIDE, "images": count, "side": size[0]})

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -155,6 +155,10 @@ def read_images(
         notes.append(Note("start-chosen", {"kind": "scratch", "why": "no-weights", "model": partial.model}))
     own = min(data.img_size) if data is not None else None if source is None else source.size
     options = finetuning.data_options(partial, device, source, own)
+    chosen = smaller_images(partial, options, device, source, data)
+    if chosen is not None:
+        options["img_size"] = chosen[0]
+        notes.append(chosen[1])
     partial = replace(partial, data_options=options)
     if data is not None and (source is None or options.get("img_size") is None or is_size(data, options["img_size"])):
         size = options.get("img_size")
@@ -162,11 +166,25 @@ def read_images(
             data = resized_set(data, pair_of(size), options.get("resize_mode") or "crop")
         return partial, data, notes
     assert source is not None
-    size = automatic.image_size(source, device) if "img_size" not in options and partial.model is None else None
-    if size:
-        options["img_size"] = size[0]
-        notes.append(size[1])
-    return replace(partial, data_options=options), source.read_with(options, progress), notes
+    return partial, source.read_with(options, progress), notes
+
+
+def smaller_images(
+    partial: PartialRunSpec, options: Mapping[str, Any], device: str, source: Source | None, data: Dataset | None
+) -> tuple[int, Note] | None:
+    """The side of the images and why, where a model from scratch learns more from smaller ones and the user named no size."""
+    start = partial.settled_start
+    named = options.get("img_size") is not None or "patch_size" in partial.model_options
+    if named or partial.model not in (None, automatic.CPU_MODEL) or (start is not None and start.learned):
+        return None
+    if data is not None:
+        size, count = data.img_size, len(data.labels)
+    elif source is not None and source.size is not None:
+        size, count = (source.size, source.size), source.count or 0
+    else:
+        return None
+    other_model = partial.is_pretext and not find_objective(partial.objective).learns_features
+    return automatic.image_size(size, count, device, pretext=other_model)
 
 
 def listed_source(partial: PartialRunSpec) -> tuple[PartialRunSpec, Source]:
