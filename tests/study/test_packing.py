@@ -55,6 +55,19 @@ def test_the_report_of_a_packed_study_has_the_same_statistics(study, packed, tmp
         assert abs(frame["finished"] - wanted["finished"]).max().total_seconds() <= 2
 
 
+def test_parts_of_a_study_are_reported_together(packed, tmp_path):
+    with unpacked(packed) as whole, unpacked(packed) as first, unpacked(packed) as second:
+        for part, seed in ((first, 0), (second, 1)):
+            for run in all_runs(part):
+                if run.spec.seed != seed:
+                    shutil.rmtree(run.path)
+        write_report(whole, tmp_path / "whole")
+        write_report([first, second], tmp_path / "parts")
+    for name in ("summary.csv", "differences.csv"):
+        expected, found = ((tmp_path / part / "figures" / name).read_text() for part in ("whole", "parts"))
+        assert expected == found and len(found.splitlines()) > 1
+
+
 def test_answers_are_those_of_the_predictions(study, packed):
     wanted = {run.spec.recipe.objective + run.spec.model + str(run.spec.seed): run.answers() for run in all_runs(study)}
     with unpacked(packed) as folder:

@@ -227,15 +227,17 @@ def parse_counts(text: str, what: str) -> tuple[int, ...]:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """The number of seeds, or the seeds themselves.
+    """The number of seeds, or the seeds themselves; a comma makes one number a seed.
 
-    >>> parse_seeds("3"), parse_seeds("4,7")
-    ((0, 1, 2), (4, 7))
+    >>> parse_seeds("3"), parse_seeds("4,7"), parse_seeds("3,")
+    ((0, 1, 2), (4, 7), (3,))
     """
     words = text.split(",")
+    if len(words) > 1 and not words[-1].strip():
+        words.pop()
     if not all(word.strip().isdecimal() and len(word) < 1000 for word in words):
-        raise SoftbiasError(f"seeds takes their number (3) or the seeds themselves (0,1,5), but got {text!r}")
-    return seeds_from(int(words[0]) if len(words) == 1 else tuple(map(int, words)))
+        raise SoftbiasError(f"seeds takes their number (3) or the seeds themselves (0,1,5 or 4,), but got {text!r}")
+    return seeds_from(int(words[0]) if "," not in text else tuple(map(int, words)))
 
 
 def seeds_from(given: int | Sequence[int]) -> tuple[int, ...]:
