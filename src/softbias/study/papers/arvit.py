@@ -18,8 +18,8 @@ ARTICLE = (
 )
 ORDER = (  # the article prints no accuracy of the three
     "“ARViT … outperforms a similar capacity Vision Transformer by large margins on all tasks (up to 24%). When comparing with "
-    "large-scale self-supervised vision transformers, ARViT also outperforms the SiT, but still underperforms when compared to "
-    "MoCo and DINO.”"
+    "large-scale self-supervised vision transformers, ARViT also outperforms the SiT …, but still underperforms when compared "
+    "to MoCo … and DINO …”"
 )
 SETS = ("cifar10", "cifar100", "flowers102", "imagenette", "imagewoof")
 LAYERS = 6
