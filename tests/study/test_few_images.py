@@ -99,6 +99,19 @@ def test_the_study_of_soft_biases_on_pretrained_weights_is_planned_with_other_im
     assert {run.spec.data_options["img_size"] for run in runs} == {16} and spec.recipe.layer_decay == 0.75
 
 
+def test_a_part_of_a_study_is_named_by_its_arms_seeds_and_shares(image_file, tmp_path, monkeypatch, capsys):
+    arms = [{"name": name, "model": "deit_nano"} for name in ("DeiT", "IBiT, softmax", "IBiT")]
+    (tmp_path / "parts.yaml").write_text(yaml.safe_dump({"name": "parts", "data": image_file, "arms": arms, "recipe": SHORT}))
+    seen = {}
+    monkeypatch.setattr("softbias.cli.compare.run", lambda spec, options: seen.update(spec=spec) or 0)
+    study = ["study", str(tmp_path / "parts.yaml")]
+    assert main([*study, "--arms", "IBiT, softmax,DeiT", "--seeds", "2,", "--fractions", "0.5,1"]) == 0
+    spec = seen["spec"]
+    assert [arm.name for arm in spec.arms] == ["IBiT, softmax", "DeiT"] and spec.seeds == (2,) and spec.fractions == (0.5, 1)
+    assert main([*study, "--arms", "ConViT"]) == 2 and "DeiT" in capsys.readouterr().err
+    assert main([*study, "--fractions", "0.5", "--per-class", "3"]) == 2 and "--per-class" in capsys.readouterr().err
+
+
 def test_a_study_that_was_begun_is_not_changed_by_its_folder(image_file, tmp_path, capsys):
     plain = {"name": "few", "data": image_file, "arms": ["deit_nano"], "per_class": 5, "seeds": 1, "recipe": SHORT}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(plain))

@@ -68,6 +68,8 @@ class StudyOptions(ExecutionOptions):
     data: Annotated[LongText | None, flag("SETS", "Other pictures than the file's: folders or names, separated by commas.")] = (
         None
     )
+    arms: Annotated[LongText | None, flag("ARMS", "Some of the file's arms, separated by commas; all if not given.")] = None
+    fractions: Annotated[ShortText | None, flag("SHARES", "Other shares of the training pictures, such as 0.1,1.")] = None
     per_class: Annotated[
         ShortText | None, flag("NUMBERS", "Other numbers of training pictures of each class, such as 5,10.")
     ] = None
@@ -102,16 +104,23 @@ def study(options: Annotated[StudyOptions, arg(name="")], *, line: Line = NO_LIN
     return run(changed(read_study(options.file, listed(options.data or "") or ()), options, line), options)
 
 
-CHANGED = ("data", "per_class", "seeds", "img_size", "data_dir")  # options that change the study of a file
+CHANGED = ("data", "arms", "fractions", "per_class", "seeds", "img_size", "data_dir")  # options that change the study of a file
 
 
 def changed(spec: StudySpec, options: StudyOptions, line: CommandLine) -> StudySpec:
     """The study of a file with what the command line names instead."""
-    from softbias.study.spec import parse_counts, parse_seeds
+    from softbias.study.spec import parse_counts, parse_numbers, parse_seeds, pick_names
 
     asked = {"img_size": options.img_size, "data_dir": None if options.data_dir is None else str(options.data_dir)}
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     changes: dict[str, Any] = {"data_options": {**spec.data_options, **given}}
+    if options.arms is not None:
+        by_name = {arm.name: arm for arm in spec.arms}
+        changes["arms"] = tuple(by_name[name] for name in pick_names(listed(options.arms), by_name, "arm"))
+    if options.fractions is not None and options.per_class is not None:
+        raise SoftbiasError("--fractions and --per-class both say how many pictures a run gets; name one of them")
+    if options.fractions is not None:
+        changes |= {"fractions": parse_numbers(options.fractions, "--fractions"), "per_class": ()}
     if options.per_class is not None:
         changes |= {"per_class": parse_counts(options.per_class, "--per-class"), "fractions": (1.0,)}
     if options.seeds is not None:

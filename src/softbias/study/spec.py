@@ -15,13 +15,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from softbias.bounds import Count, Fraction, Length, LongText, Seed, ShortText, Text, Within
-from softbias.errors import SoftbiasError
+from softbias.errors import SoftbiasError, unknown_name
 from softbias.files import write_text
 from softbias.runs.spec import differences
 from softbias.schema import Checked, SchemaError, bounded_hints, convert, from_plain, refuse_unknown
@@ -202,6 +202,30 @@ def read_study(path: str | Path, data: Sequence[str] = ()) -> StudySpec:
 def write_study(spec: StudySpec, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "study.yaml", to_yaml(spec.to_dict()))
+
+
+def pick_names(wanted: Sequence[str] | None, known: Collection[str], kind: str) -> tuple[str, ...]:
+    """The wanted names, in their order, each of which must be known; all known names if `wanted` is None.
+
+    A name may have been split at its own commas:
+
+    >>> pick_names(["DeiT", "IBiT", "softmax"], ["DeiT", "IBiT, softmax"], "arm")
+    ('DeiT', 'IBiT, softmax')
+    """
+    if wanted is None:
+        return tuple(known)
+    if not wanted:
+        raise SoftbiasError(f"name at least one {kind} of the study: {', '.join(known)}")
+    found: list[str] = []
+    rest = list(wanted)
+    while rest:
+        names = (", ".join(rest[:length]) for length in range(len(rest), 0, -1))
+        name = next((name for name in names if name in known), None)
+        if name is None:
+            raise unknown_name(kind, rest[0], known)
+        found.append(name)
+        rest = rest[name.count(", ") + 1 :]
+    return tuple(dict.fromkeys(found))
 
 
 def parse_numbers(text: str, what: str) -> tuple[float, ...]:

@@ -9,15 +9,15 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from softbias.errors import SoftbiasError, unknown_name
+from softbias.errors import unknown_name
 from softbias.pages.format import share
 from softbias.study.arms import Arm
-from softbias.study.spec import PublishedNumber, StudySpec
+from softbias.study.spec import PublishedNumber, StudySpec, pick_names
 from softbias.training.recipe import Recipe, find_recipe
 
 Scale = Literal["smoke", "small", "paper"]
@@ -87,10 +87,9 @@ class NamedStudy:
             raise unknown_name("scale", scale, SCALES)
         bare = self.build(scale)
         by_name = {arm.name: arm for arm in bare.arms}
-        left_out = {*by_name} - {*some(arms, by_name, "arm")}, {*bare.data} - {*some(data, bare.data, "set")}
-        bare = replace(
-            bare, arms=tuple(by_name[name] for name in some(arms, by_name, "arm")), data=some(data, bare.data, "set")
-        )
+        kept = pick_names(arms, by_name, "arm"), pick_names(data, bare.data, "set")
+        left_out = {*by_name} - {*kept[0]}, {*bare.data} - {*kept[1]}
+        bare = replace(bare, arms=tuple(by_name[name] for name in kept[0]), data=kept[1])
         numbers = (one for one in self.published if one["arm"] not in left_out[0] and one["data"] not in left_out[1])
         notes = [f"This study can show: {self.can}", f"It cannot show: {self.cannot}", *bare.notes]
         spec = replace(
@@ -103,18 +102,6 @@ class NamedStudy:
             spec = with_available_sets(spec)
             notes += [SMOKE_NOTE]
         return replace(spec, notes=tuple(notes))
-
-
-def some(wanted: Sequence[str] | None, known: Collection[str], kind: str) -> tuple[str, ...]:
-    """The wanted names, in their order, each of which must be known; all known names if `wanted` is None."""
-    if wanted is None:
-        return tuple(known)
-    if not wanted:
-        raise SoftbiasError(f"name at least one {kind} of the study: {', '.join(known)}")
-    for name in wanted:
-        if name not in known:
-            raise unknown_name(kind, name, known)
-    return tuple(dict.fromkeys(wanted))
 
 
 def number(
