@@ -254,9 +254,12 @@ class Cell:
     number: int | None = None
 
 
+MOST_ROWS = 24  # of a table that is shown whole
+
+
 @dataclass(frozen=True)
 class Table:
-    """key: its name as a file; marked: the rows to stress; tall: it is shown in its full height, and not scrolled.
+    """key: its name as a file; marked: the rows to stress.
 
     The first column holds names, all others hold numbers.
     """
@@ -267,7 +270,11 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     note: str = ""
     marked: Sequence[int] = field(default_factory=tuple)
-    tall: bool = False
+
+    @property
+    def tall(self) -> bool:
+        """Whether it is shown in its full height, and not scrolled."""
+        return len(self.rows) <= MOST_ROWS
 
 
 def line(*cells: str | Cell) -> list[Cell]:

@@ -54,7 +54,7 @@ def one_table(results: Results) -> Table:
     absent = [str(data) for data in sets if data not in material.sets]
     note += f" Not among our runs: {', '.join(absent)}." if absent else ""
     caption = f"{metric.heading}{', percent' if metric.share else ''}: all models and data sets"
-    return Table("all", caption, ["model", *columns, *head], rows, note, tall=True)
+    return Table("all", caption, ["model", *columns, *head], rows, note)
 
 
 def settings_of(study: StudySpec, names: list[str]) -> dict[str, dict[str, str]]:
