@@ -201,9 +201,12 @@ def marker_style(number: int | None) -> dict[str, Any]:
 
 
 def in_legend(chart: Chart) -> list[int]:
-    """The series that need a legend, because their names do not stand beside their lines."""
+    """The series that need a legend, because their names do not stand beside their lines or rows."""
     found = chart.numbers()
-    return found if len(found) > 1 and chart.names and not any(series.label for series in chart.series) else []
+    if len(found) < 2 or not chart.names or any(series.label for series in chart.series):
+        return []
+    rows = [label for _, label in chart.y.ticks or ()] if chart.y.categories else []
+    return [] if all(any(chart.names[number] in row for row in rows) for number in found) else found
 
 
 def add_legend(
