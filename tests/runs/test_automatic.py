@@ -116,8 +116,8 @@ def photographs(tmp_path_factory):
     for name in ("a", "b"):
         (root / "files" / name).mkdir(parents=True)
         for number in range(8):
-            pixels = numbers.integers(0, 255, (140, 150, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(root / "files" / name / f"{number}.png")
+            image = numbers.integers(0, 255, (140, 150, 3), dtype=np.uint8)
+            Image.fromarray(image).save(root / "files" / name / f"{number}.png")
     np.savez(root / "arrays.npz", images=numbers.integers(0, 255, (16, 96, 96, 3), dtype=np.uint8), labels=np.arange(16) % 2)
     return root
 
