@@ -35,11 +35,14 @@ def unknown_name(kind: str, given: object, choices: Iterable[str]) -> UnknownNam
 
     >>> unknown_name("attention", "gatd", ["full", "gated"])
     UnknownNameError("there is no attention 'gatd'; did you mean 'gated'? The choices are full, gated")
+
+    Names that have commas are parted by semicolons.
     """
     names = sorted(choices)
+    parted = "; " if any("," in name for name in names) else ", "
     nearest = difflib.get_close_matches(str(given), names, n=1)
     hint = f"did you mean {nearest[0]!r}? The" if nearest else "the"
-    return UnknownNameError(f"there is no {kind} {given!r}; {hint} choices are {', '.join(names)}")
+    return UnknownNameError(f"there is no {kind} {given!r}; {hint} choices are {parted.join(names)}")
 
 
 def describe_error(error: BaseException) -> str:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from softbias.pages.charts import LINES, Axis, Chart, Series
+from softbias.pages.charts import LINES, Axis, Chart, Series, Table, line
 from softbias.pages.interactive import BROAD, SLIM, figure_sizes, key_mark, svg
-from softbias.pages.static import png, sheet
+from softbias.pages.static import in_legend, png, sheet
 from softbias.pages.theme import COLORS, DASHES, MARKERS, PALETTE, color_of, dash_of, marker_of
 
 KINDS = ("line", "curve", "thin", "mean", "dots", "upright", "across", "span", "columns", "reference", "published", "fit")
@@ -109,3 +109,14 @@ def test_no_two_of_32_series_look_alike_as_points_or_as_lines():
     assert len({(color_of(number), dash_of(number)) for number in range(32)}) == 32
     assert {dash_of(number) for number in range(COLORS)} == {"solid"} and len(DASHES) * COLORS == 32 and len(MARKERS) == COLORS
     assert len({key_mark(number, lined=True) for number in range(32)}) == 32
+
+
+def test_rows_that_name_the_series_need_no_legend():
+    series = [Series("across", "s", [1, 2], [number, number], number) for number in (0, 1)]
+    rows = Axis(categories=True, ticks=[(0, "gated − full, 10 %"), (1, "masked − full, 10 %")])
+    assert in_legend(Chart("k", "t", series, y=rows, names=["gated", "masked"])) == []
+    assert in_legend(Chart("k", "t", series, y=rows, names=["gated", "window"])) == [0, 1]
+
+
+def test_a_long_table_is_scrolled_and_a_short_one_is_whole():
+    assert Table("k", "c", ["a"], [line("x")] * 24).tall and not Table("k", "c", ["a"], [line("x")] * 25).tall

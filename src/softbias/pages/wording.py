@@ -277,9 +277,10 @@ WORDING: dict[str, Callable[..., str]] = {
         f"{'pictures are mixed with others' if level == 'mixed' else f'augmentation {level}'}: the model sees each picture "
         f"{'once' if epochs == 1 else f'{epochs:g} times'}"
     ),
-    "img-size-chosen": lambda img_size, images, side: (
-        f"img_size {img_size}: on a CPU a small model learns more from {images:,} pictures at this size "
-        f"than at {side} pixels, in the same time"
+    "img-size-chosen": lambda img_size, images, side, why: (
+        f"img_size {img_size}: on a CPU {images:,} pictures of {side} pixels would take too long"
+        if why == "time"
+        else f"img_size {img_size}: in the same time a small model on a CPU learns more than at {side} pixels"
     ),
     "images-learned-from": lambda count, of: f"the model was trained on {count:,} of these {of:,} pictures, so this is no test",
     "training-time": training_time,

@@ -294,4 +294,5 @@ def image_size(size: tuple[int, int], count: int, device_type: str, pretext: boo
     """
     if device_type != "cpu" or size[0] != size[1] or size[0] <= CPU_SIDE or (pretext and count < FEW_IMAGES):
         return None
-    return CPU_SIDE, Note("img-size-chosen", {"img_size": CPU_SIDE, "images": count, "side": size[0]})
+    why = "time" if pretext else "learning"
+    return CPU_SIDE, Note("img-size-chosen", {"img_size": CPU_SIDE, "images": count, "side": size[0], "why": why})
