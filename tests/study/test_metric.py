@@ -126,7 +126,7 @@ def test_less_is_better_where_a_metric_says_so_and_rounds_are_no_seeds(tmp_path,
     assert done.headline in text and "Paired differences" not in text and "nothing is claimed" not in text
     one = runs_frame(tmp_path)
     several = pd.concat([one.assign(seed=seed, step_time=one["step_time"] * (1 + seed / 100)) for seed in range(3)])
-    assert "deit_nano beats ibit_nano" in headline(compare_arms(several, done.metric), None, done.metric).text
+    assert "deit_nano beats ibit_nano" in headline(compare_arms(several, done.metric), done.summary, None, done.metric).text
 
 
 def test_a_metric_that_does_not_exist_is_refused_with_those_that_do():

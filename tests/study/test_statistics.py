@@ -287,7 +287,8 @@ def test_runs_tested_on_other_images_get_no_interval_over_images():
 
 
 def says(cells):
-    return headline(compare_arms(frame_of(cells), correct=without_images))
+    frame = frame_of(cells)
+    return headline(compare_arms(frame, correct=without_images), summarize(frame))
 
 
 def test_with_one_seed_nothing_is_claimed():
@@ -320,10 +321,11 @@ def test_a_difference_that_holds_is_the_headline():
 def test_the_headline_is_about_the_first_arm_if_it_has_a_supported_difference():
     scores = {"a": 0.70, "b": 0.60, "c": 0.75, "d": 0.50}
     cells = {(arm, 0.1): [score, score + 0.02, score + 0.01 + k / 1000] for k, (arm, score) in enumerate(scores.items())}
-    compared = compare_arms(frame_of(cells), correct=without_images)
-    found = headline(compared, "a")
+    frame = frame_of(cells)
+    compared, summary = compare_arms(frame, correct=without_images), summarize(frame)
+    found = headline(compared, summary, "a")
     assert found.supported and "a beats d by 19.9" in found.text  # and not c, by 24.9
-    assert "c beats d" in headline(compared, "c").text and "c beats d" in headline(compared).text
+    assert "c beats d" in headline(compared, summary, "c").text and "c beats d" in headline(compared, summary).text
 
 
 def test_without_a_difference_the_headline_says_how_large_one_would_have_to_be():
@@ -332,8 +334,15 @@ def test_without_a_difference_the_headline_says_how_large_one_would_have_to_be()
     assert re.search(r"\d\.\d points", found.text)
 
 
-def test_one_arm_or_no_shared_seed_is_nothing_to_compare():
-    assert "nothing to compare" in says({("a", 0.1): [0.5, 0.6]}).text
+def test_a_single_arm_is_stated_with_all_data_first():
+    found = says({("a", 0.1): [0.5, 0.6, 0.7], ("a", 1): [0.8, 0.8, 0.8]})
+    assert found.text.startswith("a has 80.0 ± 0.0 % accuracy on ") and "with all the data (n = 3 seeds)" in found.text
+    assert "no other model" in found.text and not found.supported
+    assert len(found.more) == 1 and "60.0 ± 24.8 % accuracy" in found.more[0] and "with 10 % of the data" in found.more[0]
+    assert "50.0 % accuracy" in says({("a", 1): [0.5]}).text and "one seed" in says({("a", 1): [0.5]}).text
+
+
+def test_without_a_shared_seed_nothing_is_compared():
     assert "share no seed" in says({("a", 0.1): [0.5, None], ("b", 0.1): [None, 0.6]}).text
 
 

@@ -87,7 +87,7 @@ class Comparison:
         first = next((run.arm for run in self.plan.runs if run.spec.recipe.objective == "supervised"), None)
         if self.metric.repeated == "rounds":
             return timed_headline(self.summary, self.metric).text
-        return headline(self.differences, first, self.metric).text
+        return headline(self.differences, self.summary, first, self.metric).text
 
     @property
     def chance_level(self) -> float | None:

@@ -9,6 +9,7 @@
 4. Of several supported differences the sentence names the largest of the first arm, which the study is about; if it has none,
    the largest of all.
 5. Otherwise the sentence says that no difference could be shown, and how large one would have had to be.
+6. A single arm has nothing to differ from: the sentence states its score.
 """
 
 from __future__ import annotations
@@ -49,14 +50,17 @@ class Headline:
     more: tuple[str, ...] = ()
 
 
-def headline(comparisons: pd.DataFrame, about: str | None = None, metric: Metric = ACCURACY) -> Headline:
+def headline(
+    comparisons: pd.DataFrame, summary: pd.DataFrame, about: str | None = None, metric: Metric = ACCURACY
+) -> Headline:
     """The sentence for a table of `compare_arms`: the first supported difference, from little data to much.
 
-    about    the arm that the study is about, its first one; None: any
-    metric   what the table compares
+    summary   a row per arm and amount of data (`comparison.summarize`)
+    about     the arm that the study is about, its first one; None: any
+    metric    what the table compares
     """
     if not len(comparisons):
-        return Headline("There is one model only: nothing to compare.", False)
+        return alone(summary, metric)
     most = int(comparisons["n"].max())
     if most == 0:
         return Headline("The models share no seed, so that their differences cannot be paired: nothing is claimed.", False)
@@ -74,6 +78,16 @@ def headline(comparisons: pd.DataFrame, about: str | None = None, metric: Metric
         return Headline(nothing_supported(comparisons, metric), False, tuple(text for text, _ in sentences))
     text, supported = sentences.pop(first)
     return Headline(text, supported, tuple(other for other, _ in sentences))
+
+
+def alone(summary: pd.DataFrame, metric: Metric) -> Headline:
+    """The score of a single arm, with all its data first."""
+    texts = []
+    for row in sorted(each(summary), key=lambda one: -one.amount):
+        score = f"{metric.plus_minus(row.value, row.seeds_low, row.seeds_high)}{metric.suffix} {metric.title}"
+        seeds = "one seed" if row.n == 1 else f"n = {row.n} seeds"
+        texts.append(f"{row.arm} has {score} on {row.data} {with_amount(row.amount)} ({seeds}).")
+    return Headline(f"{texts[0]} There is no other model to compare it with.", False, tuple(texts[1:]))
 
 
 def timed_headline(summary: pd.DataFrame, metric: Metric) -> Headline:

@@ -202,7 +202,7 @@ def test_every_study_runs_at_smoke_scale(name, tmp_path, monkeypatch, capsys):
     assert set(frame["arm"]) >= {arm.name for arm in spec.arms}
     page = unescape((out / "report.html").read_text(encoding="utf-8"))
     assert study.title in page and "fashion" in page and "nano models stand in" in page
-    assert "nothing to compare" not in page
+    assert "no other model to compare" not in page and "nothing to compare" not in page
     for row in study.published:
         if row["arm"] in {arm.name for arm in spec.arms}:
             assert str(row["value"]) in page and row["note"] in page

@@ -152,7 +152,7 @@ def first_sentence(results: Results) -> Headline:
     study, metric = results.material.study, results.metric
     if metric.repeated == "rounds":
         return timed_headline(results.summary, metric)
-    return headline(results.comparisons, study.arms[0].name if study else None, metric)
+    return headline(results.comparisons, results.summary, study.arms[0].name if study else None, metric)
 
 
 def size_of(results: Results) -> str:
