@@ -43,11 +43,12 @@ def test_on_a_cpu_a_third_of_the_blocks_is_frozen_and_bf16_taken_where_there_are
     assert recipe.layer_decay == 1 and recipe.augmentation.mix_probability == 0.5
 
 
-def test_on_a_gpu_all_blocks_learn_from_mixed_images():
+def test_on_a_gpu_all_blocks_learn_from_images_that_are_changed_more():
     recipe = recipe_for("deit_tiny", "cuda", 2640)
     assert recipe.frozen_blocks == 0 and recipe.layer_decay < 1 and recipe.ema and recipe.augmentation.mixes
-    assert recipe.precision == "auto" and recipe.epochs == 150
-    assert recipe_for("deit_tiny", "cuda", 50_000).epochs == 20 and recipe_for("deit_tiny", "cuda", 4000).epochs == 100
+    assert recipe.augmentation.randaugment and recipe.augmentation.erasing
+    assert recipe.precision == "auto" and recipe.epochs == 228
+    assert recipe_for("deit_tiny", "cuda", 50_000).epochs == 30 and recipe_for("deit_tiny", "cuda", 1020).epochs == 300
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -16,7 +16,7 @@ import io
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -234,6 +234,8 @@ def parse_overrides(changes: Sequence[str], prog: str) -> dict[str, Any]:
 
     >>> parse_overrides(["--lr", "1e-3", "--zoom", "0.9", "1.1"], "softbias fit")
     {'lr': 0.001, 'zoom': (0.9, 1.1)}
+    >>> parse_overrides(["--randaugment", "none", "--crop", "none"], "softbias fit")  # switched off; a word of its own
+    {'randaugment': None, 'crop': 'none'}
     """
     if not changes:
         return {}
@@ -243,7 +245,9 @@ def parse_overrides(changes: Sequence[str], prog: str) -> dict[str, Any]:
     hints = get_type_hints(Augmentation) | get_type_hints(Recipe)
     asked = dataclasses.make_dataclass("Overrides", [(name, hints[name]) for name in names])
     with quoting_tyro(prog):
-        return dict(vars(tyro.cli(asked, args=list(changes), prog=prog, config=(tyro.conf.FlagCreatePairsOff,))))
+        found = dict(vars(tyro.cli(asked, args=list(changes), prog=prog, config=(tyro.conf.FlagCreatePairsOff,))))
+    switched_off = {name for name, value in found.items() if value == "none" and type(None) in get_args(hints[name])}
+    return {name: None if name in switched_off else value for name, value in found.items()}
 
 
 def parse_options(given: Sequence[str]) -> dict[str, Any]:

@@ -50,9 +50,7 @@ class Headline:
     more: tuple[str, ...] = ()
 
 
-def headline(
-    comparisons: pd.DataFrame, summary: pd.DataFrame, about: str | None = None, metric: Metric = ACCURACY
-) -> Headline:
+def headline(comparisons: pd.DataFrame, summary: pd.DataFrame, about: str | None = None, metric: Metric = ACCURACY) -> Headline:
     """The sentence for a table of `compare_arms`: the first supported difference, from little data to much.
 
     summary   a row per arm and amount of data (`comparison.summarize`)
