@@ -58,6 +58,15 @@ def test_the_function_makes_the_same_run_as_the_command(run, image_folder, tmp_p
 
 
 @pytest.mark.usefixtures("no_page")
+def test_options_of_the_images_are_given_as_plainly_as_on_the_command_line(image_folder, tmp_path):
+    short = {"device": "cpu", "steps": 1, "start": "scratch", "baseline": False, "page": False}
+    plainly = softbias.fit(image_folder, out=tmp_path / "a", img_size=16, resize_mode="pad", **short)
+    within = softbias.fit(image_folder, out=tmp_path / "b", data_options={"img_size": 16, "resize_mode": "pad"}, **short)
+    assert config(plainly.path) == config(within.path)
+    assert config(plainly.path)["data_options"] == {"img_size": 16, "resize_mode": "pad"}
+
+
+@pytest.mark.usefixtures("no_page")
 def test_it_says_what_it_chose_and_why(image_folder, tmp_path, capsys):
     assert main(["fit", str(image_folder), "--out", str(tmp_path / "run"), *SHORT]) == 0
     printed = capsys.readouterr().out

@@ -52,6 +52,7 @@ from softbias.training.plan import LoopSettings
 from softbias.training.recipe import Recipe
 
 RUNS = Path("runs")  # the folder of runs, if the user names none
+OF_IMAGES = ("img_size", "resize_mode", "crop_from", "group_by", "skip_broken", "data_dir")  # as `softbias fit` has them
 
 
 @dataclass(frozen=True)
@@ -113,15 +114,17 @@ def fit(
     finetune       of a model that has learned something: "full", or "linear" for the head alone
     convert        other attention for such a model, which computes the same at the start: "gated", "masked:blocks=0-9,rank=4"
     per_class      train on that many pictures of each class (all there are, where fewer), instead of on a share
-    data_options   img_size, resize_mode, group_by, skip_broken, data_dir
+    data_options   options of the images (`data.sources.DataOptions`); those that `softbias fit` has, too, can be given plainly
     minutes        time for training: the schedule is fitted to it
     keep           which checkpoints stay: last, best, every=K
     probe_every    measure locality, gates and masks every K epochs
     baseline       whether to score a logistic regression on pixels, too
     page           whether to write report.html
     settings       when the loop looks, evaluates and saves
-    overrides      fields of the recipe and of its augmentation: `softbias.fit("fashion", lr=1e-3, flip=0)`
+    overrides      fields of the recipe and of its augmentation, and options of the images:
+                   `softbias.fit("fashion", lr=1e-3, flip=0, img_size=64)`
     """
+    data_options = {**(data_options or {}), **{name: overrides.pop(name) for name in OF_IMAGES if name in overrides}}
     advise, display = display is not None, display or Display()
     images = data if isinstance(data, Dataset) else None
     named = data.name if isinstance(data, Dataset) else data
@@ -132,7 +135,7 @@ def fit(
         seed=seed,
         train_fraction=train_fraction,
         per_class=per_class,
-        data_options=dict(data_options or {}),
+        data_options=data_options,
         model_options=dict(model_options or {}),
         start=str(start),
         weights=None if weights is None else str(weights),
