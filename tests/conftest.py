@@ -6,14 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from softbias.models import packaged
-
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync --no-first-run"
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # what tests start from depends neither on the network nor on weights that lie around
 os.environ.pop("SOFTBIAS_WEIGHTS", None)
-packaged.FOLDER = Path(os.devnull)  # nor on those that come with the package
 os.environ.pop("COLUMNS", None)  # tables are as wide as they need to be; some runners of tests set it
 torch.set_num_threads(1)  # tests are small: more threads only wait for each other
 

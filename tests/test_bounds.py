@@ -21,7 +21,6 @@ from softbias.cli import COMMANDS, find
 from softbias.data.augment import Augmentation, RandAugment
 from softbias.data.sources import DataOptions
 from softbias.models.conversion import Conversion
-from softbias.models.packaged import Card, SeenSet
 from softbias.models.presets import PRESETS
 from softbias.models.spec import DWNetSpec, Layer, ModelSpec, ResNetSpec
 from softbias.regularizers import REGULARIZERS, RegularizerConfig
@@ -39,7 +38,6 @@ from softbias.study.spec import StudySpec
 from softbias.training.plan import LoopSettings
 from softbias.training.recipe import Recipe
 
-SEEN = SeenSet("cifar100", "train", 1, "none", "there")
 VALID: dict[type, Any] = {
     Recipe: Recipe(),
     Augmentation: Augmentation(),
@@ -52,8 +50,6 @@ VALID: dict[type, Any] = {
     StudySpec: StudySpec("s", ("fashion",), arms_from("deit_nano")),
     RegularizerConfig: RegularizerConfig("distance", (0,)),
     Conversion: Conversion("gated", (0,)),
-    SeenSet: SEEN,
-    Card: Card("m", "1", "mit", "0" * 64, 9, 9, 32, 8, (0.5,) * 3, (0.5,) * 3, (SEEN,), "python make.py", "torch"),
     Layer: Layer(),
     ModelSpec: ModelSpec((32, 32), (8, 8), 64, 4, (Layer(),)),
     ResNetSpec: ResNetSpec((32, 32)),

@@ -93,10 +93,10 @@ def flattened_head(spec: Spec) -> int:
 
 def list_pretrained(pattern: str, *, json: bool) -> None:
     """The recommended backbones, and whether their weights are on this machine."""
-    from softbias.models.backbones import BACKBONES, packaged_backbones
+    from softbias.models.backbones import BACKBONES
     from softbias.models.weight_files import find_at_hand
 
-    chosen = [backbone for backbone in (*BACKBONES, *packaged_backbones()) if fnmatch(backbone.model, pattern)]
+    chosen = [backbone for backbone in BACKBONES if fnmatch(backbone.model, pattern)]
     if not chosen:
         raise SoftbiasError(f"no pretrained model is named {pattern!r}; softbias models --pretrained lists them all")
     searched = [find_at_hand(backbone) for backbone in chosen]
@@ -120,7 +120,7 @@ def list_pretrained(pattern: str, *, json: bool) -> None:
         right=numbers,
         fold=("weights", "fine-tuning"),
     )
-    origins = {"folder": "in SOFTBIAS_WEIGHTS", "package": "in the package", "cache": "in the hub's cache"}
+    origins = {"folder": "in SOFTBIAS_WEIGHTS", "cache": "in the hub's cache"}
     for backbone, file in zip(chosen, files, strict=True):
         costs = f"{backbone.parameters / 1e6:.1f} M", str(backbone.megabytes), str(backbone.img_size)
         where = "no" if file is None else origins[file.origin]

@@ -2,7 +2,6 @@
 
     find_backbone("deit_tiny")                 ours, which takes timm's weights
     find_backbone("timm:vit_tiny_patch16_224") any model of timm's that has weights on the hub
-    find_backbone("soft_nano")                 ours, with the weights that come with the package, where it has them
     find_backbone("convit_nano")               None: nobody has trained it for others
 
 The table is short on purpose. A test compares it with timm's own records of licenses, sizes and normalization.
@@ -14,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from softbias.models import packaged
 from softbias.models.presets import IMAGENET_MEAN, IMAGENET_STD, preset_names
 
 HALF = (0.5, 0.5, 0.5)
@@ -32,7 +30,6 @@ class Backbone:
     img_size        side of the images that we give it
     model_options   that the weights need, whatever the size of the images is
     needs           how long it takes to fine-tune it, and where
-    sha256          of the weights that come with the package; None where they lie elsewhere
     """
 
     model: str
@@ -47,7 +44,6 @@ class Backbone:
     std: tuple[float, ...] = IMAGENET_STD
     model_options: Mapping[str, Any] = field(default_factory=dict)
     needs: str = ""
-    sha256: str | None = None
 
     @property
     def file_names(self) -> tuple[str, ...]:
@@ -94,7 +90,7 @@ ON_GPU = ("deit_small", *ON_CPU)
 
 def find_backbone(model: str) -> Backbone | None:
     """The backbone that a model's name stands for; None where no weights are known for it."""
-    for backbone in (*BACKBONES, *packaged_backbones()):
+    for backbone in BACKBONES:
         if model in (backbone.model, f"timm:{backbone.name}"):
             return backbone if model == backbone.model else of_timm(backbone.name)
     if model in preset_names() or not model.startswith("timm:"):
@@ -104,19 +100,7 @@ def find_backbone(model: str) -> Backbone | None:
 
 def backbone_of_file(stem: str) -> Backbone | None:
     """The backbone whose weights a file with this name holds."""
-    return next((backbone for backbone in (*BACKBONES, *packaged_backbones()) if stem in backbone.file_names), None)
-
-
-def packaged_backbones() -> tuple[Backbone, ...]:
-    """Those whose weights come with the package."""
-    return tuple(of_card(card) for card in packaged.cards() if card.model in preset_names())
-
-
-def of_card(card: packaged.Card) -> Backbone:
-    return Backbone(
-        card.model, card.model, card.name, card.license, card.trained_on, card.parameters, -(-card.bytes // 10**6),
-        card.img_size, card.mean, card.std, {"patch_size": card.patch_size}, "minutes on a CPU", card.sha256,
-    )  # fmt: skip
+    return next((backbone for backbone in BACKBONES if stem in backbone.file_names), None)
 
 
 def of_timm(name: str) -> Backbone | None:

@@ -1,4 +1,4 @@
-"""Where files of weights lie: in a folder of the user's, in the package, in the cache of the Hugging Face hub, or on the hub.
+"""Where files of weights lie: in a folder of the user's, in the cache of the Hugging Face hub, or on the hub.
 
     find_at_hand(backbone)                  a file on this machine, and files with its name that do not hold its weights
     why_not_now(), megabytes(repository)    whether the hub can be asked, and what a download would cost
@@ -21,13 +21,12 @@ from typing import Literal
 from softbias import environment
 from softbias.checksums import sha256
 from softbias.errors import SoftbiasError, in_one_line
-from softbias.models import packaged
 from softbias.models.backbones import Backbone
 from softbias.models.hub import SECONDS, NoWeightsError, in_cache, why_no_hub
 
 WEIGHTS = "model.safetensors"
 UNASKED_MEGABYTES = 100  # larger files are downloaded only for a user who asks for them
-Origin = Literal["named", "folder", "package", "cache", "hub"]
+Origin = Literal["named", "folder", "cache", "hub"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def find_at_hand(backbone: Backbone) -> AtHand:
     """The first file with the name of a backbone that holds its weights."""
     unfit: list[str] = []
     for found in named_files(backbone):
-        why = why_damaged(backbone, found) or why_unfit(backbone, found.path)
+        why = why_unfit(backbone, found.path)
         if why is None:
             return AtHand(found, tuple(unfit))
         unfit.append(why)
@@ -66,20 +65,9 @@ def named_files(backbone: Backbone) -> Iterator[WeightsFile]:
             for path in (folder / f"{name}.safetensors", folder / name / WEIGHTS):
                 if path.is_file():
                     yield WeightsFile(path, "folder")
-    card = packaged.find_card(backbone.model) if backbone.sha256 is not None else None
-    if card is not None:
-        yield WeightsFile(packaged.weights_path(card.model), "package", card.revision)
-        return
     cached = in_cache(backbone.repository, WEIGHTS)
     if cached is not None:
         yield WeightsFile(cached, "cache", cached.parent.name)
-
-
-def why_damaged(backbone: Backbone, found: WeightsFile) -> str | None:
-    """Why a file of the package is not the one that its card describes; None where it is."""
-    if found.origin != "package" or sha256(found.path) == backbone.sha256:
-        return None
-    return f"{found.path} is not the file that {packaged.card_path(found.path).name} describes: install softbias again"
 
 
 def why_unfit(backbone: Backbone, path: Path) -> str | None:
@@ -173,7 +161,7 @@ def digest(path: Path) -> str:
 
 
 def find_by_hash(path: str | Path, expected: str, names: Iterable[str] = ()) -> Path:
-    """The weights with this hash: at their path, or else in the user's folder, in the package or in the hub's cache.
+    """The weights with this hash: at their path, or else in the user's folder or in the hub's cache.
 
     names   repositories in which the hub's cache may hold them
     """
@@ -185,8 +173,8 @@ def find_by_hash(path: str | Path, expected: str, names: Iterable[str] = ()) -> 
             return other
     state = "has changed" if first.exists() else "is gone"
     raise SoftbiasError(
-        f"{path} {state}: the run began with weights of SHA-256 {expected[:12]}…, and no file in the folder SOFTBIAS_WEIGHTS, "
-        "in the package or in the hub's cache has it; restore the file, or begin a new run"
+        f"{path} {state}: the run began with weights of SHA-256 {expected[:12]}…, and no file in the folder SOFTBIAS_WEIGHTS "
+        "or in the hub's cache has it; restore the file, or begin a new run"
     )
 
 
@@ -194,7 +182,6 @@ def known_files(names: Iterable[str]) -> Iterator[Path]:
     folder = weights_folder()
     if folder is not None:
         yield from sorted(folder.rglob("*.safetensors"))
-    yield from (packaged.weights_path(card.model) for card in packaged.cards())
     for name in names:
         if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
             cached = in_cache(name, WEIGHTS)

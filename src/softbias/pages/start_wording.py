@@ -7,7 +7,6 @@ from typing import Any
 ORIGINS = {
     "named": "as you named them",
     "folder": "from the folder SOFTBIAS_WEIGHTS",
-    "package": "which come with softbias",
     "cache": "from the hub's cache",
     "hub": "downloaded from the hub",
 }
@@ -42,9 +41,6 @@ def why_scratch(
     size = in_megabytes(megabytes)
     fetch = f"{HELP}: name a file of {name} ({size}) with --weights, or put it into the folder SOFTBIAS_WEIGHTS"
     reasons = {
-        "not-measured": f"the weights of {model} that come with softbias are for CPUs and fewer pictures; --start pretrained "
-        "takes them",
-        "other-size": f"the weights of {model} that come with softbias do not suit pictures of the size that was asked for",
         "no-weights": f"no pretrained weights are known for {model}; softbias models --pretrained lists models that have some",
         "offline": f"no pretrained weights are at hand, and the network is switched off; {fetch}",
         "unreachable": f"no pretrained weights are at hand, and the hub does not answer; {fetch}",

@@ -20,7 +20,7 @@ from typing import Any
 
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
-from softbias.runs import finetuning, nano_tuning
+from softbias.runs import finetuning
 from softbias.runs.strength import level_for, with_strength
 from softbias.training.objectives import find_objective
 from softbias.training.recipe import Recipe, find_recipe
@@ -88,14 +88,12 @@ def choose(
     *,
     objective: str = "supervised",
     pretrained: str | None = None,
-    tuned_patch: int | None = None,
     named: Mapping[str, Any] | None = None,
     minutes: float | None = None,
 ) -> Choice:
     """Model, recipe and epochs for `n_train` training images of (height, width).
 
     pretrained   the model whose pretrained weights are fine-tuned
-    tuned_patch  the patches of `soft_nano`, where its pretrained weights are trained on a CPU (see `nano_tuning`)
     named        fields of the recipe that the user named; the augmentation has to suit a length among them
     minutes      the time that the user gave for training; on a CPU the epochs fill it
 
@@ -110,7 +108,7 @@ def choose(
         values |= {"why": "limit"} if device_type == "cpu" else {}  # time ends it before
         return Choice(pretrained, recipe, finetuning.RECIPE, reasons=(Note("recipe-chosen", values),))
     if device_type == "cpu":
-        return on_cpu(n_train, img_size, cores, objective, named or {}, tuned_patch, minutes)
+        return on_cpu(n_train, img_size, cores, objective, named or {}, minutes)
     return on_gpu(n_train, img_size, device_type, objective, named or {})
 
 
@@ -120,12 +118,11 @@ def on_cpu(
     cores: int,
     objective: str,
     named: Mapping[str, Any],
-    tuned_patch: int | None = None,
     minutes: float | None = None,
 ) -> Choice:
     pretext = find_objective(objective).pretext
     name = "arvit-pretrain" if pretext else "quick"
-    patch = tuned_patch or (coarse_patch(img_size) if pretext else soft_patch(img_size))
+    patch = coarse_patch(img_size) if pretext else soft_patch(img_size)
     if patch is None:
         model, options, tokens = "resnet_nano", {}, MANY_TOKENS
     else:
@@ -143,8 +140,6 @@ def on_cpu(
     if pretext:  # a rate for weeks of training learns nothing in minutes, and crops make the task hard for a nano model
         recipe = replace(recipe, lr=QUICK_ROTATION_LR, augmentation=replace(recipe.augmentation, crop="none"))
         values |= {"lr": QUICK_ROTATION_LR, "crop": "none"}
-    elif tuned_patch is not None:
-        recipe = recipe.with_overrides(nano_tuning.RECIPE)
     seen = times_seen(replace(recipe, epochs=expected), n_train, named)
     if not pretext and seen >= MIXED_FROM:
         recipe = recipe.with_overrides(MIXED)

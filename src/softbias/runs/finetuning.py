@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from softbias.notes import Note
-from softbias.runs import nano_tuning
 from softbias.training.recipe import Recipe, find_recipe
 
 if TYPE_CHECKING:
@@ -156,12 +155,9 @@ def data_options(partial: PartialRunSpec, device: str, source: Source | None, ow
     if "img_size" not in options and start.img_size is not None:
         height, width = start.img_size
         options["img_size"] = side_for(partial.model or "", height, device, own_side) if height == width else start.img_size
-        if partial.model == nano_tuning.MODEL:
-            options["img_size"] = nano_tuning.side_for(height, patch_in(partial.model_options), own_side)
     side = options.get("img_size")
     crops = {partial.overrides.get(name, "resized") for name in ("crop", "augmentation.crop")} == {"resized"}
-    tunes = partial.recipe == RECIPE or (partial.recipe is None and not nano_tuning.tunes(partial.model, device))
-    if crops and tunes and source is not None and isinstance(side, int):
+    if crops and partial.recipe in (RECIPE, None) and source is not None and isinstance(side, int):
         trained = (
             partial.overrides.get("train_size")
             or train_side(partial.model or "", (side, side), patch_in(partial.model_options))

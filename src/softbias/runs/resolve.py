@@ -18,7 +18,7 @@ import numpy as np
 
 from softbias.errors import NoClassesError
 from softbias.notes import Note
-from softbias.runs import automatic, feature_learning, finetuning, nano_tuning
+from softbias.runs import automatic, feature_learning, finetuning
 from softbias.runs.partial import PartialRunSpec
 from softbias.runs.spec import RunSpec
 from softbias.runs.start import Start, start_note
@@ -76,14 +76,10 @@ def resolve(
     if find_objective(partial.objective).learns_features:
         choice = feature_learning.choose(*facts, objective=partial.objective)
     else:
-        nano = start.kind == "pretrained" and not recipe_named and nano_tuning.tunes(partial.model, device) and not pretext
-        patch = finetuning.patch_in(partial.model_options) or automatic.soft_patch(data.img_size) if nano else None
-        weights_for = partial.model if not patch and (start.kind == "pretrained" or tunes) else None
         choice = automatic.choose(
             *facts,
             objective=partial.objective,
-            pretrained=weights_for,
-            tuned_patch=patch,
+            pretrained=partial.model if start.kind == "pretrained" or tunes else None,
             named=partial.overrides,
             minutes=minutes,
         )
@@ -216,7 +212,7 @@ def with_chosen_start(
     else:
         side = source.size if source is not None else None
     count = len(data.labels) if data is not None else source.count if source is not None else None
-    images = ImageFacts(side, named is not None, count, None if named is None else pair_of(named))
+    images = ImageFacts(side, named is not None, count)
     asked = partial.asks_for_weights
     found = choose_start(partial.start, partial.model, partial.model_options, device, images, asked=asked)
     return partial.with_start(found), found.notes

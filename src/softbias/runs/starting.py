@@ -3,9 +3,8 @@
     choose_start("auto", "deit_tiny", {}, "cpu", ImageFacts(128))      pretrained, where its weights can be had
     find_start("runs/rotations", None, "arvit_nano", …)               the model of another run (see `named_starts`)
 
-"auto" takes pretrained weights where they can be had without a large download, on a CPU otherwise the small ones that come
-with the package, and fresh ones otherwise; a note says which, why, and what more would cost. "pretrained" is an error where
-none can be had, or where a file does not hold what its name says.
+"auto" takes pretrained weights where they can be had without a large download, and fresh ones otherwise; a note says which,
+why, and what more would cost. "pretrained" is an error where none can be had, or where a file does not hold what its name says.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from typing import Any
 
 from softbias.errors import SoftbiasError
 from softbias.models import weight_files
-from softbias.models.backbones import BACKBONES, ON_CPU, ON_GPU, Backbone, find_backbone, packaged_backbones
+from softbias.models.backbones import BACKBONES, ON_CPU, ON_GPU, Backbone, find_backbone
 from softbias.models.hub import NoWeightsError
 from softbias.models.weight_files import UNASKED_MEGABYTES, WeightsFile
 from softbias.notes import Note
-from softbias.runs import finetuning, nano_tuning
+from softbias.runs import finetuning
 from softbias.runs.named_starts import LOCAL, REMOTE, hugging_face_start, run_start, timm_folder_start, weights_start
 from softbias.runs.start import WORDS, Start, StartChoice
 
@@ -35,13 +34,11 @@ class ImageFacts:
 
     side    of the pictures, or the one that the user asks for (`named`); None where it is not known yet
     count   how many there are, where that is known
-    size    (height, width), where the user named it
     """
 
     side: int | None = None
     named: bool = False
     count: int | None = None
-    size: tuple[int, int] | None = None
 
 
 def choose_start(
@@ -59,14 +56,10 @@ def choose_start(
         return hugging_face_start(model, asked=asked)
     if model is not None and model.startswith((LOCAL, REMOTE)):
         return timm_folder_start(model)
-    own = next((backbone for backbone in packaged_backbones() if model in (None, backbone.model)), None)
-    if own is not None and model is not None and not asked:
-        return packaged_start(own, images, device, options)
     reason = None if asked else why_scratch(images, device, options)
     if reason is not None:
         values = {"side": images.side, "count": images.count}
-        scratch = StartChoice(Start(), note=scratch_note(reason, model, more=values))
-        return scratch if own is None else packaged_start(own, images, device, options, otherwise=scratch)
+        return StartChoice(Start(), note=scratch_note(reason, model, more=values))
     candidates = (
         [find_backbone(model)] if model is not None else list(map(find_backbone, ON_CPU if device == "cpu" else ON_GPU))
     )
@@ -90,8 +83,6 @@ def choose_start(
             break
     else:
         choice = from_hub(known, model, asked=asked)
-        if own is not None and not asked and not choice.start.learned:
-            choice = packaged_start(own, images, device, options, better=known[0], otherwise=choice)
     return replace(choice, unfit=(*(Note("weights-left-out", {"why": why}) for why in unfit), *choice.unfit))
 
 
@@ -119,37 +110,6 @@ def why_scratch(images: ImageFacts, device: str, options: Mapping[str, Any]) -> 
     if small and images.named:
         return "small-pictures"
     return "many-pictures" if device == "cpu" and (images.count or 0) >= (MANY_SMALL if small else MANY) else None
-
-
-def packaged_start(
-    backbone: Backbone,
-    images: ImageFacts,
-    device: str,
-    options: Mapping[str, Any],
-    *,
-    better: Backbone | None = None,
-    otherwise: StartChoice | None = None,
-) -> StartChoice:
-    """The weights that come with the package, where they were measured to pay; what there is otherwise, where not."""
-    reason = why_not_packaged(backbone, images, device, options)
-    if reason is not None:
-        return otherwise or StartChoice(Start(), note=scratch_note(reason, backbone.model))
-    found = weight_files.find_at_hand(backbone)
-    unfit = tuple(Note("weights-left-out", {"why": why}) for why in found.unfit)
-    if found.file is None:
-        scratch = otherwise or StartChoice(Start(), note=scratch_note("no-weights", backbone.model))
-        return replace(scratch, unfit=(*scratch.unfit, *unfit))
-    return replace(backbone_start(backbone, found.file, better), unfit=unfit)
-
-
-def why_not_packaged(backbone: Backbone, images: ImageFacts, device: str, options: Mapping[str, Any]) -> str | None:
-    """Why an automatic start leaves the weights of the package alone; None where it takes them."""
-    if options:
-        return "model-options"
-    if device != "cpu" or (images.count or 0) >= MANY:
-        return "not-measured"
-    size = images.size
-    return None if size is None or nano_tuning.suits(size, int(backbone.model_options["patch_size"])) else "other-size"
 
 
 def from_hub(known: list[Backbone], model: str | None, *, asked: bool) -> StartChoice:
