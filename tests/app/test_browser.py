@@ -12,6 +12,10 @@ from softbias.app.state import AppState
 from .conftest import serving
 
 CONTENT = "canvas => canvas.toDataURL()"
+SLOWLY = """() => {
+    const real = window.fetch;
+    window.fetch = async (...given) => { await new Promise((done) => setTimeout(done, 300)); return real(...given); };
+}"""  # the page shows that it waits for an answer, however long that takes
 
 
 class View:
@@ -30,7 +34,7 @@ class View:
     def wait_until_idle(self):
         self.page.wait_for_load_state("networkidle")
         self.page.wait_for_selector(".pane")
-        self.page.wait_for_selector(".pane.busy", state="detached")
+        self.page.wait_for_selector(".pane.busy, .pane[aria-busy]", state="detached")
 
     def maps(self):
         """The pixels of every small map."""
@@ -118,6 +122,7 @@ def test_images_and_models_can_be_chosen(view):
 
 
 def test_the_layer_slider_the_class_token_and_the_positions(view):
+    view.page.evaluate(SLOWLY)
     view.page.locator("input[aria-label=Layer]").focus()
     view.page.keyboard.press("End")
     assert "3 · full" in view.page.inner_text(".layer output") and view.page.locator(".gate").count() == 0

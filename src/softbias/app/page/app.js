@@ -166,11 +166,16 @@ class Pane {
     const [row, column] = this.query();
     const token = view.from === "token" && view.what === "attention";
     const query = token ? "token" : row * this.look.grid[1] + column;
-    const bytes = await (await ask(`${this.address("/api/maps")}&query=${query}`)).arrayBuffer();
-    if (turn !== this.rowsAsked) return;
-    this.unpack(new Float32Array(bytes), token);
-    this.drawStage();
-    this.drawMaps();
+    this.element.setAttribute("aria-busy", "true");
+    try {
+      const bytes = await (await ask(`${this.address("/api/maps")}&query=${query}`)).arrayBuffer();
+      if (turn !== this.rowsAsked) return;
+      this.unpack(new Float32Array(bytes), token);
+      this.drawStage();
+      this.drawMaps();
+    } finally {
+      if (turn === this.rowsAsked) this.element.removeAttribute("aria-busy");
+    }
   }
 
   unpack(values, token) {
@@ -439,8 +444,8 @@ function listen() {
   for (const name of ["from", "what", "scale"]) {
     byId(name).addEventListener("change", async (event) => {
       view[name] = event.target.value;
-      await together((pane) => pane.askRows());
       showWhere();
+      await together((pane) => pane.askRows());
     });
   }
   byId("compare").addEventListener("change", async (event) => {
