@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,11 @@ from softbias.study.arms import arms_from
 from softbias.study.compare import run_study
 from softbias.study.frame import runs_frame
 from softbias.study.packing import pack, unpacked
+from softbias.study.plan import PLAN_FILE
 from softbias.study.report import write_report
 from softbias.study.scores import Score, Scores, read_scores, write_scores
 from softbias.study.settings import study_for
+from softbias.study.spec import read_study, write_study
 
 from .small_studies import SHORT
 
@@ -38,7 +41,7 @@ def study(image_file, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def packed(study, tmp_path_factory) -> Path:
-    return pack(study, tmp_path_factory.mktemp("packed") / "mine.zip").path
+    return pack(study, out=tmp_path_factory.mktemp("packed") / "mine.zip").path
 
 
 def test_the_report_of_a_packed_study_has_the_same_statistics(study, packed, tmp_path):
@@ -66,6 +69,39 @@ def test_parts_of_a_study_are_reported_together(packed, tmp_path):
     for name in ("summary.csv", "differences.csv"):
         expected, found = ((tmp_path / part / "figures" / name).read_text() for part in ("whole", "parts"))
         assert expected == found and len(found.splitlines()) > 1
+
+
+def seed_alone(study: Path, seed: int, out: Path) -> Path:
+    """A part of a study as its own folder: the runs of one seed."""
+    part = Path(shutil.copytree(study, out, symlinks=True))
+    write_study(replace(read_study(part), seeds=(seed,)), part)
+    plan = json.loads((part / PLAN_FILE).read_text())
+    for run in all_runs(part):
+        if run.spec.seed != seed:
+            del plan["runs"][run.spec.id]
+            shutil.rmtree(run.path)
+    (part / PLAN_FILE).write_text(json.dumps(plan))
+    return part
+
+
+def contents(path: Path) -> dict[str, object]:
+    """What a packed study holds; its plan without the order of the runs."""
+    with zipfile.ZipFile(path) as archive:
+        files: dict[str, object] = {name: archive.read(name) for name in archive.namelist()}
+    return files | {PLAN_FILE: json.loads(files[PLAN_FILE])}
+
+
+def test_parts_are_packed_to_the_file_of_the_whole_study(study, packed, tmp_path):
+    first, second = (seed_alone(study, seed, tmp_path / str(seed)) for seed in (0, 1))
+    one = pack(first, out=tmp_path / "one.zip")
+    whole = pack(one.path, second, out=tmp_path / "whole.zip")  # a packed part and a folder, whose set has an absolute path
+    assert (one.runs, whole.runs) == (3, 6)
+    assert contents(whole.path) == contents(packed)
+    assert pack(packed, whole.path, out=tmp_path / "twice.zip").runs == 6
+    write_study(replace(read_study(second), budget="epochs"), second)
+    with pytest.raises(SoftbiasError, match=r"1 is no part of the study in .*0: its budget was another"):
+        pack(first, second, out=tmp_path / "other.zip")
+    assert main(["runs", "pack", str(first), str(one.path)]) == 2 and main(["runs", "pack"]) == 2
 
 
 def test_answers_are_those_of_the_predictions(study, packed):
@@ -121,7 +157,7 @@ def test_measurements_on_the_runs_follow_their_ids(study, tmp_path):
     ids = {run.spec.id: Score(1.0 + number) for number, run in enumerate(all_runs(copy))}
     write_scores(Scores("accuracy", ids), copy)
     (copy / "extra/lines.csv").write_bytes(f"run,path\r\n{next(iter(ids))},{copy}/runs\r\n".encode())
-    with unpacked(pack(copy, tmp_path / "copy.zip").path) as folder:
+    with unpacked(pack(copy, out=tmp_path / "copy.zip").path) as folder:
         found = read_scores(folder)
         plan = json.loads((folder / "plan.json").read_text())["runs"]
         assert set(found.runs) == set(plan) and sorted(found.runs.values(), key=str) == sorted(ids.values(), key=str)
@@ -130,7 +166,7 @@ def test_measurements_on_the_runs_follow_their_ids(study, tmp_path):
 
 
 def test_the_same_study_makes_the_same_bytes(study, packed, tmp_path):
-    assert pack(study, tmp_path / "again.zip").path.read_bytes() == packed.read_bytes()
+    assert pack(study, out=tmp_path / "again.zip").path.read_bytes() == packed.read_bytes()
 
 
 def archive_with(name: str, content: bytes = b"x") -> bytes:
@@ -179,7 +215,7 @@ def test_damaged_runs_are_not_packed(study, tmp_path):
     file = next(copy.glob("runs/*/predictions.npz"))
     file.write_bytes(file.read_bytes()[:-1] + b"!")
     with pytest.raises(SoftbiasError, match="damaged"):
-        pack(copy, tmp_path / "copy.zip")
+        pack(copy, out=tmp_path / "copy.zip")
     assert not (tmp_path / "copy.zip").exists()
 
 

@@ -258,7 +258,9 @@ def remove(rows: Sequence[dict[str, Any]]) -> int:
 
 
 def pack(
-    study: Annotated[FilePath, Positional, flag("STUDY", "The folder of a study.")],
+    studies: Annotated[
+        tuple[FilePath, ...], Positional, flag("STUDY…", "The folder of a study; or its parts, folders and packed files.")
+    ],
     /,
     out: Annotated[FilePath | None, flag("FILE.zip", "Where to write; the name of the study's folder if not given.")] = None,
 ) -> None:
@@ -268,9 +270,14 @@ def pack(
     and no names of files. softbias report FILE.zip writes the page from it.
 
       softbias runs pack studies/flowers --out flowers.zip
+      softbias runs pack part1.zip part2.zip --out flowers.zip
     """
+    if not studies:
+        raise SoftbiasError("softbias runs pack needs the folder of a study, but none was given")
+    if out is None and len(studies) > 1:
+        raise SoftbiasError("several parts of a study are written to a new file; name it with --out FILE.zip")
     from softbias.study.packing import pack as pack_study
 
-    packed = pack_study(study, out or Path(f"{study.absolute().name}.zip"))
+    packed = pack_study(*studies, out=out or Path(f"{studies[0].absolute().name}.zip"))
     size = f"{packed.bytes / 1e6:.2g} MB"
     echo(f"{packed.path}: {count(packed.runs, 'run')}, {size}; softbias report {packed.path} draws its page")

@@ -1,6 +1,7 @@
 """A study in one small file: its runs with settings, scores, learning curves, probes and answers, but without weights.
 
-    pack("studies/flowers", "flowers.zip")
+    pack("studies/flowers", out="flowers.zip")
+    pack("part1.zip", "part2.zip", out="flowers.zip")        a study that was done in parts
     with unpacked("flowers.zip") as folder:
         write_report(folder, "report")
 
@@ -23,7 +24,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -38,7 +39,7 @@ from softbias.runs.start import SAME_STORE
 from softbias.study.frame import run_folders
 from softbias.study.plan import PLAN_FILE, PlanRow, read_plan
 from softbias.study.scores import EXTRA
-from softbias.study.spec import read_study, write_study
+from softbias.study.spec import DifferentStudyError, StudySpec, extended, read_study, write_study
 
 SUFFIX = ".zip"
 ENTRY = re.compile(r"[\w.+-]+(/[\w.+-]+){0,4}")
@@ -57,34 +58,53 @@ class Packed:
     bytes: int
 
 
-def pack(study: str | Path, out: str | Path) -> Packed:
-    """Write the finished runs of a study's folder to one file. Runs that are damaged are an error: a copy must be whole."""
-    folder, out = Path(study), Path(out)
-    if not (folder / "study.yaml").is_file():
-        raise SoftbiasError(f"{folder} is not the folder of a study: it has no study.yaml")
+def pack(*studies: str | Path, out: str | Path) -> Packed:
+    """Write the finished runs of a study to one file. Runs that are damaged are an error: a copy must be whole.
+
+    studies   the study's folder or packed file; several are parts of one study. What was measured on the models of a part
+              after training is left out then
+    """
+    out = Path(out)
     if out.suffix.lower() != SUFFIX:
         raise SoftbiasError(f"a packed study is a file whose name ends in {SUFFIX}, but got {out}")
-    plan = read_plan(folder) or {}
-    runs = {run.spec.id: run for run in map(Run, run_folders(folder)) if run.finished and run.spec.id in plan}
-    if not runs:
-        raise SoftbiasError(f"there is no finished run in {folder}; finished runs are packed")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as temporary:
-        copy = Path(temporary)
-        specs = shared_specs({id: run.spec for id, run in runs.items()})
-        for id, run in runs.items():
-            copy_run(run, specs[id], copy / "runs" / specs[id].title)
-        spec = read_study(folder)
-        write_study(replace(spec, data=tuple(dict.fromkeys(map(shared_name, spec.data))), store=None), copy)
-        rows = {specs[id].id: shared_row(row, specs, specs[id]) for id, row in plan.items() if id in runs}
-        write_text(copy / PLAN_FILE, json.dumps({"runs": rows}, indent=1) + "\n")
-        copy_measurements(
-            folder, copy, {id: spec.id for id, spec in specs.items()} | {name: shared_name(name) for name in spec.data}
-        )
-        times = {specs[id].title: run.summary_path.stat().st_mtime for id, run in runs.items()}
-        with replacing(out) as file:
-            write_zip(copy, file, times)
+    with ExitStack() as stack:
+        folders = [stack.enter_context(unpacked(path)) if Path(path).suffix == SUFFIX else Path(path) for path in studies]
+        for folder in folders:
+            if not (folder / "study.yaml").is_file():
+                raise SoftbiasError(f"{folder} is not the folder of a study: it has no study.yaml")
+        spec = joined({str(path): read_study(folder) for path, folder in zip(studies, folders, strict=True)})
+        plan = {id: row for folder in folders for id, row in (read_plan(folder) or {}).items()}
+        found = [run for folder in folders for run in map(Run, run_folders(folder)) if run.finished and run.spec.id in plan]
+        if not found:
+            raise SoftbiasError(f"there is no finished run in {', '.join(map(str, studies))}; finished runs are packed")
+        specs = shared_specs({run.spec.id: run.spec for run in found})
+        runs = {specs[run.spec.id].id: run for run in found}  # a run may be in two parts
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory() as temporary:
+            copy = Path(temporary)
+            for run in runs.values():
+                copy_run(run, specs[run.spec.id], copy / "runs" / specs[run.spec.id].title)
+            write_study(replace(spec, data=tuple(dict.fromkeys(map(shared_name, spec.data)))), copy)
+            rows = {specs[id].id: shared_row(row, specs, specs[id]) for id, row in plan.items() if id in specs}
+            write_text(copy / PLAN_FILE, json.dumps({"runs": rows}, indent=1) + "\n")
+            if len(folders) == 1:
+                names = {id: spec.id for id, spec in specs.items()} | {name: shared_name(name) for name in spec.data}
+                copy_measurements(folders[0], copy, names)
+            times = {specs[run.spec.id].title: run.summary_path.stat().st_mtime for run in runs.values()}
+            with replacing(out) as file:
+                write_zip(copy, file, times)
     return Packed(out, len(runs), out.stat().st_size)
+
+
+def joined(parts: Mapping[str, StudySpec]) -> StudySpec:
+    """The study whose parts these are, by their paths. Its runs lie in its own folder."""
+    (first, whole), *others = ((path, replace(spec, store=None)) for path, spec in parts.items())
+    for path, spec in others:
+        try:
+            whole = extended(whole, spec)
+        except DifferentStudyError as error:
+            raise SoftbiasError(f"{path} is no part of the study in {first}: {error}") from error
+    return whole
 
 
 def shared_name(data: str) -> str:
