@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import softbias
+from softbias.errors import SoftbiasError
 from softbias.models import create_model, preset_spec
 from softbias.models.cost import count_macs, count_parameters
 from softbias.models.patch_sizes import fine_patch
@@ -66,3 +67,15 @@ def test_the_small_one_is_exported(tmp_path):
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (logits,) = session.run(["logits"], {"images": images.numpy()})
     np.testing.assert_allclose(logits, model(images).detach().numpy(), atol=2e-4, rtol=1e-3)
+
+
+def test_the_mechanism_of_the_biased_blocks_has_options_of_its_own():
+    local = {"attention": "window", "attention_options": {"window": 3, "mode": "sliding"}}
+    model = create_model("soft_small", img_size=32, **SHALLOW, **local).eval()
+    assert str(model.spec.layers[0]) == "window(window=3,mode=sliding)" and str(model.spec.layers[-1]) == "full"
+    first, last = (softbias.inspect(model, torch.randn(1, 3, 32, 32)).maps[layer][0, 0] for layer in (0, 2))
+    columns = model.spec.grid(0).width
+    corner = [0, 1, columns, columns + 1]  # the patches of a window of 3 × 3 there
+    assert first[0].nonzero().flatten().tolist() == corner and bool((last[0] > 0).all())
+    with pytest.raises(SoftbiasError, match="no option of gated attention 'window'"):
+        create_model("soft_small", **SHALLOW, attention_options={"window": 3})

@@ -5,6 +5,7 @@ Papers' names stand here and in docstrings; mechanisms are named after what they
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from softbias.bounds import BlockCount, Blocks, Centers, Count, Finite, Length, NotWhole, ShortText, Side
@@ -177,13 +178,15 @@ def soft(
     depth: Blocks = 8,
     biased_blocks: BlockCount | None = None,
     attention: ShortText = "gated",
+    attention_options: Mapping[str, Any] | None = None,
     **image: Any,
 ) -> ModelSpec:
     """Our own model for small sets: soft biases in every part. No paper has it.
 
     A stem of overlapping convolutions, gated attention in all blocks but the last two, a depth-wise convolution in every
-    feed-forward, and the average patch for the head. `attention` is the mechanism of the first `biased_blocks` blocks. The nano
-    size is for CPUs: a residual stem, few patches, and no depth-wise convolutions, which gain nothing on so small a grid.
+    feed-forward, and the average patch for the head. `attention` is the mechanism of the first `biased_blocks` blocks, with
+    `attention_options` of its own. The nano size is for CPUs: a residual stem, few patches, and no depth-wise convolutions,
+    which gain nothing on so small a grid.
     """
     biased_blocks = max(0, depth - 2) if biased_blocks is None else biased_blocks
     if not 0 <= biased_blocks <= depth:
@@ -191,7 +194,7 @@ def soft(
     return ModelSpec(
         width=width,
         heads=heads,
-        layers=(Layer(attention),) * biased_blocks + (Layer("full"),) * (depth - biased_blocks),
+        layers=(Layer(attention, attention_options or {}),) * biased_blocks + (Layer("full"),) * (depth - biased_blocks),
         class_token=None,
         pool="average",
         qkv_bias=False,
