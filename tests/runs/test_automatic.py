@@ -71,6 +71,17 @@ def test_a_batch_fits_into_the_memory_of_an_ordinary_gpu(side):
     assert choice.recipe.peak_lr() == pytest.approx(4e-3 * (choice.recipe.batch_size / 512) ** 0.5, abs=1e-6)
 
 
+def test_on_a_gpu_the_epochs_fill_the_time_that_a_user_gives():
+    chosen = choose(9469, (96, 96), "cuda", 8)
+    longer, short, blink = (choose(9469, (96, 96), "cuda", 8, minutes=minutes) for minutes in (20, 1, 0.2))
+    assert longer.recipe.epochs == 1000 and short.recipe.epochs == pytest.approx(1.5 * chosen.recipe.epochs / 5, abs=1)
+    assert [text(each.strength).split(":")[0] for each in (longer, chosen, short, blink)] == [
+        "augmentation strong", "augmentation strong", "augmentation medium", "augmentation mild",
+    ]  # fmt: skip
+    named = choose(9469, (96, 96), "cuda", 8, minutes=1, named={"epochs": 150})  # the user knows how fast the GPU is
+    assert named.recipe.augmentation == chosen.recipe.augmentation
+
+
 def test_imagenette_is_seen_about_two_and_a_half_million_times():
     choice = choose(9469, (96, 96), "cuda", 8)
     assert choice.model == "soft_small" and 2.3e6 < choice.recipe.epochs * 9469 < 2.6e6

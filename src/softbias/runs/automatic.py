@@ -5,8 +5,8 @@ additional epochs than from more tokens or pixels. So images are small, patches 
 (measured in results/training.md and results/nano.md). Images that are seen often are mixed with others.
 
 On a GPU the size of the images decides about the model, and the number of images about the epochs: a training has a fixed
-number of patches to see, about as many as an H200 takes in five to ten minutes. How strongly images are changed follows from
-the epochs (`strength`).
+number of patches to see, about as many as an H200 takes in five minutes, or as many as it takes in the minutes that the user
+gives. How strongly images are changed follows from the epochs (`strength`).
 
 Nothing here imports torch before a choice is made.
 """
@@ -40,6 +40,7 @@ GPU_PATCHES = {
     "soft_tiny": 640e6,
     "soft_small": 360e6,
 }  # seen in one training: 200 epochs of CIFAR-10, 264 of Imagenette at 96 px
+GPU_MINUTES = 5.0  # that an H200 needs for them
 MPS_PATCHES = 128e6  # the same on a laptop's GPU, with soft_tiny
 SMALL_SIDE, LARGE_SET = 64, 100_000  # pixels and images: beyond these a GPU trains the larger model
 GPU_BATCHES = ((64, 2000), (128, 10_000), (256, 30_000))  # images in a batch, for sets of fewer images than the second number
@@ -95,7 +96,7 @@ def choose(
 
     pretrained   the model whose pretrained weights are fine-tuned
     named        fields of the recipe that the user named; the augmentation has to suit a length among them
-    minutes      the time that the user gave for training; on a CPU the epochs fill it
+    minutes      the time that the user gave for training; from scratch the epochs fill it
 
     >>> choose(5000, (32, 32), "cpu", 2).model_options
     {'patch_size': 8}
@@ -109,7 +110,7 @@ def choose(
         return Choice(pretrained, recipe, finetuning.RECIPE, reasons=(Note("recipe-chosen", values),))
     if device_type == "cpu":
         return on_cpu(n_train, img_size, cores, objective, named or {}, minutes)
-    return on_gpu(n_train, img_size, device_type, objective, named or {})
+    return on_gpu(n_train, img_size, device_type, objective, named or {}, minutes)
 
 
 def on_cpu(
@@ -160,7 +161,14 @@ def times_seen(recipe: Recipe, n_train: int, named: Mapping[str, Any]) -> float:
     return asked.steps * min(asked.batch_size, n_train) / n_train if asked.steps else asked.epochs
 
 
-def on_gpu(n_train: int, img_size: tuple[int, int], device_type: str, objective: str, named: Mapping[str, Any]) -> Choice:
+def on_gpu(
+    n_train: int,
+    img_size: tuple[int, int],
+    device_type: str,
+    objective: str,
+    named: Mapping[str, Any],
+    minutes: float | None = None,
+) -> Choice:
     pretext = find_objective(objective).pretext
     reasons = {"side": max(img_size) > SMALL_SIDE, "count": n_train >= LARGE_SET}  # for the larger model
     larger = next((why for why, holds in reasons.items() if holds and device_type != "mps"), None)
@@ -175,7 +183,10 @@ def on_gpu(n_train: int, img_size: tuple[int, int], device_type: str, objective:
         return Choice(model, recipe, "arvit-pretrain", reasons=(about, Note("recipe-chosen", values)))
     preset = find_recipe("soft")
     seen = (MPS_PATCHES if device_type == "mps" else GPU_PATCHES[wanted]) / (patches or MANY_TOKENS)
-    epochs = rounded(within(seen / n_train, EPOCHS_ON_GPU))
+    epochs = expected = rounded(within(seen / n_train, EPOCHS_ON_GPU))
+    if minutes is not None:  # time ends it before
+        expected = seen / n_train * minutes / GPU_MINUTES
+        epochs = rounded(within(SPARE * expected, (1, MOST_EPOCHS)))
     batch = next((size for size, most in GPU_BATCHES if n_train < most), preset.batch_size)
     while batch * (patches or MANY_TOKENS) > MOST_IN_BATCH:
         batch //= 2
@@ -183,7 +194,7 @@ def on_gpu(n_train: int, img_size: tuple[int, int], device_type: str, objective:
         {name: named[name] for name in ("epochs", "steps", "batch_size") if name in named}
     )
     batch = asked.batch_size
-    views = asked.steps * min(batch, n_train) / n_train if asked.steps else asked.epochs
+    views = times_seen(asked, n_train, {}) if {"epochs", "steps"} & set(named) else min(expected, epochs)
     recipe = with_strength(in_batches_of(replace(preset, epochs=epochs), batch), views, n_train)
     values = {"recipe": "soft", "epochs": epochs, "why": "images", "batch_size": batch, "images": round(epochs * n_train)}
     strength = Note("strength-chosen", {"level": level_for(views, n_train), "epochs": round(views, 1)})
