@@ -6,8 +6,9 @@
         write_report(folder, "report")
 
 The file is small enough to keep beside a text, and its report is that of the study. What it leaves out: weights, checkpoints,
-probabilities of all classes, names of pictures, and pages, which `softbias report` draws again. A set that is named by an
-absolute path is named by its last part, so that the file tells nothing about the machine; the ids of its runs follow.
+probabilities of all classes, names of pictures, and pages, which `softbias report` draws again. A set that is named by a path
+outside of the working folder is named by its last part, so that the file tells nothing about the machine; the ids of its runs
+follow.
 
 The same study always makes the same bytes: entries are sorted, and their time is that at which their run was finished.
 """
@@ -108,12 +109,13 @@ def joined(parts: Mapping[str, StudySpec]) -> StudySpec:
 
 
 def shared_name(data: str) -> str:
-    """The name of a set for others: an absolute path tells where it lies on one machine.
+    """The name of a set for others: a path that is absolute or leads upwards tells where it lies on one machine.
 
-    >>> shared_name("/home/me/leaves"), shared_name("cifar10")
-    ('leaves', 'cifar10')
+    >>> shared_name("/home/me/leaves"), shared_name("../leaves"), shared_name("cifar10")
+    ('leaves', 'leaves', 'cifar10')
     """
-    return Path(data).name if Path(data).is_absolute() else data
+    path = Path(data)
+    return path.name if path.is_absolute() or ".." in path.parts else data
 
 
 def shared_specs(specs: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
