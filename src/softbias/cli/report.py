@@ -37,11 +37,11 @@ def report(
         page = Run(runs[0]).page()
         echo(f"{page}: {page.stat().st_size / 1e6:.1f} MB, opens offline")
         return
-    from softbias.study.packing import SUFFIX, unpacked
+    from softbias.study.packing import study_folder
     from softbias.study.report import write_report
 
     with ExitStack() as stack:
-        folders = [stack.enter_context(unpacked(path)) if path.suffix == SUFFIX else path for path in runs]
+        folders = [stack.enter_context(study_folder(path)) for path in runs]
         out = Path("report") if out is None and folders != [*runs] else out
         page = write_report(folders, out, message=lambda text: echo(f"softbias: {text}", file=sys.stderr))
     echo(f"{page}: {page.stat().st_size / 1e6:.1f} MB, opens offline; {page.parent / 'figures'} has its charts and tables")

@@ -69,7 +69,7 @@ def pack(*studies: str | Path, out: str | Path) -> Packed:
     if out.suffix.lower() != SUFFIX:
         raise SoftbiasError(f"a packed study is a file whose name ends in {SUFFIX}, but got {out}")
     with ExitStack() as stack:
-        folders = [stack.enter_context(unpacked(path)) if Path(path).suffix == SUFFIX else Path(path) for path in studies]
+        folders = [stack.enter_context(study_folder(path)) for path in studies]
         for folder in folders:
             if not (folder / "study.yaml").is_file():
                 raise SoftbiasError(f"{folder} is not the folder of a study: it has no study.yaml")
@@ -210,6 +210,16 @@ def write_zip(folder: Path, file: Path, times: Mapping[str, float]) -> None:
             entry = zipfile.ZipInfo(name.as_posix(), time.gmtime(max(seconds, EARLIEST))[:6])
             entry.compress_type = zipfile.ZIP_LZMA
             archive.writestr(entry, path.read_bytes())
+
+
+@contextmanager
+def study_folder(path: str | Path) -> Iterator[Path]:
+    """The folder of a study, also of a packed one, as long as it is needed."""
+    if Path(path).suffix.lower() != SUFFIX:
+        yield Path(path)
+        return
+    with unpacked(path) as folder:
+        yield folder
 
 
 @contextmanager
