@@ -108,6 +108,8 @@ def test_a_part_of_a_study_is_named_by_its_arms_seeds_and_shares(image_file, tmp
     assert main([*study, "--arms", "IBiT, softmax,DeiT", "--seeds", "2,", "--fractions", "0.5,1"]) == 0
     spec = seen["spec"]
     assert [arm.name for arm in spec.arms] == ["IBiT, softmax", "DeiT"] and spec.seeds == (2,) and spec.fractions == (0.5, 1)
+    assert main([*study, "--arms", "IBiT, softmax; IBiT"]) == 0  # as the error below parts the names
+    assert [arm.name for arm in seen["spec"].arms] == ["IBiT, softmax", "IBiT"]
     assert main([*study, "--arms", "ConViT"]) == 2 and "DeiT; IBiT; IBiT, softmax" in capsys.readouterr().err
     assert main([*study, "--fractions", "0.5", "--per-class", "3"]) == 2 and "--per-class" in capsys.readouterr().err
 

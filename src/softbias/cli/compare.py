@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,7 +69,9 @@ class StudyOptions(ExecutionOptions):
     data: Annotated[LongText | None, flag("SETS", "Other pictures than the file's: folders or names, separated by commas.")] = (
         None
     )
-    arms: Annotated[LongText | None, flag("ARMS", "Some of the file's arms, separated by commas; all if not given.")] = None
+    arms: Annotated[
+        LongText | None, flag("ARMS", "Some of the file's arms, parted by commas or semicolons; all if not given.")
+    ] = None
     fractions: Annotated[ShortText | None, flag("SHARES", "Other shares of the training pictures, such as 0.1,1.")] = None
     per_class: Annotated[
         ShortText | None, flag("NUMBERS", "Other numbers of training pictures of each class, such as 5,10.")
@@ -104,6 +107,7 @@ def study(options: Annotated[StudyOptions, arg(name="")], *, line: Line = NO_LIN
     return run(changed(read_study(options.file, listed(options.data or "") or ()), options, line), options)
 
 
+ARM_SEPARATORS = ",;"  # an error lists names that have commas with semicolons between them
 CHANGED = ("data", "arms", "fractions", "per_class", "seeds", "img_size", "data_dir")  # options that change the study of a file
 
 
@@ -116,7 +120,7 @@ def changed(spec: StudySpec, options: StudyOptions, line: CommandLine) -> StudyS
     changes: dict[str, Any] = {"data_options": {**spec.data_options, **given}}
     if options.arms is not None:
         by_name = {arm.name: arm for arm in spec.arms}
-        changes["arms"] = tuple(by_name[name] for name in pick_names(listed(options.arms), by_name, "arm"))
+        changes["arms"] = tuple(by_name[name] for name in pick_names(listed(options.arms, ARM_SEPARATORS), by_name, "arm"))
     if options.fractions is not None and options.per_class is not None:
         raise SoftbiasError("--fractions and --per-class both say how many pictures a run gets; name one of them")
     if options.fractions is not None:
@@ -160,7 +164,9 @@ class ReproduceOptions(ExecutionOptions):
     ] = "smoke"
     arms: Annotated[
         ShortText | None,
-        flag("ARMS", "Some of its arms, separated by commas; the first is compared with the others; all if not given."),
+        flag(
+            "ARMS", "Some of its arms, parted by commas or semicolons; the first is compared with the others; all if not given."
+        ),
     ] = None
     data: Annotated[ShortText | None, flag("SETS", "Some of its sets, separated by commas; all if not given.")] = None
     seeds: Annotated[
@@ -201,7 +207,7 @@ def reproduce(
     from softbias.study.spec import parse_numbers, parse_seeds
 
     seeds = None if options.seeds is None else parse_seeds(options.seeds)
-    arms, data = listed(options.arms), listed(options.data)
+    arms, data = listed(options.arms, ARM_SEPARATORS), listed(options.data)
     spec = named.spec(options.scale, data_dir=options.data_dir, seeds=seeds, arms=arms, data=data)
     changes = [f"--{name} {given}" for name, given in (("arms", options.arms), ("data", options.data)) if given is not None]
     if options.fractions is not None:
@@ -215,9 +221,8 @@ def reproduce(
     return run(spec, options, functools.partial(perform, named, options.scale))
 
 
-def listed(given: str | None) -> list[str] | None:
-    """Separated by commas."""
-    return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
+def listed(given: str | None, separators: str = ",") -> list[str] | None:
+    return None if given is None else [name.strip() for name in re.split(f"[{separators}]", given) if name.strip()]
 
 
 def show_list(studies: list[NamedStudy], *, whole: bool, as_json: bool) -> None:
