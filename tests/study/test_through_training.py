@@ -17,6 +17,7 @@ from softbias.study.compare import run_study
 from softbias.study.papers.through_training import legible, masks_over_epochs, without_fixed
 from softbias.study.progress import StudyDisplay
 from softbias.study.report import write_report
+from softbias.study.report.bias import correlation
 from softbias.study.settings import study_for
 
 from .small_studies import outcome
@@ -87,6 +88,31 @@ def test_the_report_draws_the_means_of_what_was_measured(probed):
     assert drawn["value"].item() == pytest.approx(sum(own) / len(own)) and drawn["seeds"].item() == 2
     assert {file.stem.split("-100-")[1] for file in folder.glob("training-*.csv")} == {"non-locality", "gate", "moved"}
     assert set(table["arm"]) == {"convit_nano", "ibit_nano"}
+
+
+def test_the_report_draws_scores_by_what_was_measured_last(probed):
+    folder = probed.report.parent / "figures"
+    assert {file.stem.split("-100-")[1] for file in folder.glob("bias-*.csv")} == {
+        "non-locality"
+    }  # gates and masks: one arm each
+    (file,) = folder.glob("bias-*-non-locality.csv")
+    table = pandas.read_csv(file).set_index(["arm", "seed"])
+    assert len(table) == 4
+    for run in runs_of(probed, "ibit_nano"):
+        rows = [row for row in read_live(run, "locality") if (row["measure"], row["epoch"]) == ("non_locality", 2)]
+        own = [row["value"] for row in rows if row["head"] is not None]
+        drawn = table.loc["ibit_nano", run.spec.seed]
+        assert drawn["bias"] == pytest.approx(sum(own) / len(own))
+        assert drawn["value"] == pytest.approx(run.summary()["test"]["accuracy"])
+
+
+def test_bias_and_score_are_correlated_over_the_means_of_arms():
+    def table(scores):
+        return pandas.DataFrame({"arm": [*"abcd"] * 2, "bias": [1.0, 2, 3, 4] * 2, "value": scores * 2})
+
+    assert correlation(table([0.1, 0.2, 0.3, 0.4]), "Reach") == ["Reach 1.00 (4 arms, p = 0.083)"]  # 2 of 24 orders
+    assert correlation(table([0.4, 0.2, 0.3, 0.1]), "Reach") == ["Reach −0.80 (4 arms, p = 0.33)"]
+    assert correlation(table([0.2] * 4), "Reach") == correlation(table([0.1, 0.2, 0.3, 0.4])[:3], "Reach") == []
 
 
 def test_a_damaged_record_costs_its_part_of_the_report_and_is_counted(probed):

@@ -19,6 +19,7 @@ from softbias.pages.format import count
 from softbias.pages.html import frame_csv, render
 from softbias.pages.static import png
 from softbias.study.headline import Headline, headline, rules_for, timed_headline
+from softbias.study.report.bias import bias_blocks
 from softbias.study.report.costs import class_blocks, cost_blocks
 from softbias.study.report.differences import differences_blocks
 from softbias.study.report.examples import example_section
@@ -38,6 +39,7 @@ CHARTS: dict[str, tuple[str, Callable[[Results, str], list[ReportBlock]]]] = {  
     "differences": ("Paired differences", differences_blocks),
     "learning": ("Learning curves", learning_blocks),
     "training": ("Through training", training_blocks),
+    "bias": ("Bias and score", bias_blocks),
     "cost": ("Cost", cost_blocks),
     "classes": ("Classes", class_blocks),
 }

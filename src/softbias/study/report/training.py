@@ -55,8 +55,8 @@ def training_blocks(results: Results, data: str) -> list[ReportBlock]:
     return [ReportBlock(charts, text, columns="charts four" if len(charts) == 4 else "charts")]
 
 
-def layer_means(material: Material, data: str, amount: float, curve: Curve) -> tuple[pd.DataFrame, set[str]]:
-    """A row per arm, layer and epoch: the mean over heads and seeds; and the runs whose records are damaged."""
+def live_values(material: Material, data: str, amount: float, curve: Curve) -> tuple[pd.DataFrame, set[str]]:
+    """A row per run, layer, head and epoch; and the runs whose records are damaged."""
     rows: list[dict[str, object]] = []
     damaged = set()
     for arm in material.arms:
@@ -71,13 +71,17 @@ def layer_means(material: Material, data: str, amount: float, curve: Curve) -> t
                 for row in found
                 if row["measure"] == curve.measure and row["head"] is not None
             ]
-    if not rows:
-        return pd.DataFrame(), damaged
-    means = pd.DataFrame(rows).groupby(["arm", "layer", "epoch"], sort=False, as_index=False)
-    table = means.agg(value=("value", "mean"), seeds=("seed", "nunique"))
+    table = pd.DataFrame(rows, columns=["arm", "seed", "epoch", "layer", "value"])
     if curve.measure == "moved":  # a mask that is not learned is no part of a mean over learned ones
         table = table[table.groupby(["arm", "layer"])["value"].transform("max") > 0]
     return table, damaged
+
+
+def layer_means(material: Material, data: str, amount: float, curve: Curve) -> tuple[pd.DataFrame, set[str]]:
+    """A row per arm, layer and epoch: the mean over heads and seeds; and the runs whose records are damaged."""
+    table, damaged = live_values(material, data, amount, curve)
+    means = table.groupby(["arm", "layer", "epoch"], sort=False, as_index=False)
+    return means.agg(value=("value", "mean"), seeds=("seed", "nunique")), damaged
 
 
 def training_chart(table: pd.DataFrame, material: Material, data: str, amount: float, curve: Curve) -> Chart:
