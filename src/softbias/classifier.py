@@ -13,6 +13,7 @@ Shapes: B images, n files, K classes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -129,6 +130,10 @@ class Classifier:
     def with_model(self, model: nn.Module) -> Classifier:
         return replace(self, model=model.eval())
 
+    def mirrored(self) -> Classifier:
+        """The same, with the mean probabilities of every image and its mirror image."""
+        return self.with_model(Mirrored(self.model))
+
     def normalized(self, images: Tensor) -> Tensor:
         """# (B, 3, H, W) in [0, 1] -> the same, as the model wants it"""
         mean, std = (torch.tensor(values, device=images.device)[:, None, None] for values in (self.mean, self.std))
@@ -196,6 +201,21 @@ class Classifier:
         best = int(probabilities.argmax())
         confidence = float(probabilities[best])
         return Prediction(file, self.output_names[best], confidence, confidence < threshold, tuple(map(float, probabilities)))
+
+
+class Mirrored(nn.Module):
+    """log ½ (p(x) + p(mirror image of x)), p = softmax(logits): the softmax of these outputs is the mean of both.
+
+    # (B, 3, H, W) -> (B, K)
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model, self.num_classes = model, model.num_classes
+
+    def forward(self, images: Tensor) -> Tensor:
+        both = [self.model(each).float().log_softmax(-1) for each in (images, images.flip(-1))]
+        return torch.logaddexp(*both) - math.log(2)
 
 
 def finite(logits: Tensor, name: str = "the model") -> Tensor:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from softbias.cli import main
+from softbias.notes import Note
+from softbias.pages.wording import text
 
 
 @pytest.fixture
@@ -59,6 +61,18 @@ def test_evaluate_gives_the_scores_of_the_summary(run, capsys):
     assert scores["log_loss"] == pytest.approx(known["log_loss"], abs=1e-6)
 
 
+def test_answers_are_averaged_over_mirror_images(run, mixed, capsys):
+    assert main(["evaluate", str(run), "--json", "--mirror", "--device", "cpu"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    known = json.loads((run / "summary.json").read_text())["test"]
+    assert scores["n"] == known["n"] and scores["log_loss"] != known["log_loss"]
+    assert {"kind": "mirrored", "values": {"learned": True}} in scores["notes"]
+    assert main(["predict", str(run), str(mixed / "red.png"), "--mirror", "--device", "cpu"]) == 0
+    printed = capsys.readouterr()
+    assert "red.png\tred" in printed.out and "mean of every picture and its mirror image" in printed.err
+    assert "may harm" not in printed.err and "may harm" in text(Note("mirrored", {"learned": False}))
+
+
 def test_evaluate_shows_scores_on_other_images_by_the_names_of_their_classes(run, image_folder, tmp_path, capsys):
     """Two of three classes, in a folder of their own: labels follow the names, not the numbers."""
     for name in ("green", "red"):
@@ -108,6 +122,7 @@ def test_evaluate_of_a_pretext_run_turns_the_images(image_folder, tmp_path, caps
     known = json.loads((out / "summary.json").read_text())["test"]
     assert scores["n"] == known["n"] == 48 and scores["accuracy"] == pytest.approx(known["accuracy"])
     assert scores["log_loss"] == pytest.approx(known["log_loss"], abs=1e-5)
+    assert main(["evaluate", str(out), "--mirror"]) == 2 and "mirror is for classes" in capsys.readouterr().err
 
 
 def test_export_writes_onnx_that_agrees_with_the_model(run, image_folder, tmp_path, capsys):

@@ -68,6 +68,14 @@ def test_a_confidence_below_the_threshold_is_flagged(saved, files):
     assert rows[0].to_dict(classifier.class_names)["probabilities"].keys() == {"a", "b", "c"}
 
 
+def test_mirrored_answers_are_the_mean_of_an_image_and_its_mirror_image(saved):
+    classifier = Classifier.load(saved)
+    images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), np.uint8)
+    plain, mirror = classifier.probabilities(images), classifier.probabilities(images[:, :, ::-1])
+    assert np.abs(plain - mirror).max() > 0.02
+    np.testing.assert_allclose(classifier.mirrored().probabilities(images), (plain + mirror) / 2, atol=1e-6)
+
+
 def test_folders_are_searched_and_files_are_taken_as_they_are(files, tmp_path):
     assert find_image_files([files[0].parent]) == files
     assert find_image_files([tmp_path / "nothing.xyz"]) == [tmp_path / "nothing.xyz"]

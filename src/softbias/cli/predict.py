@@ -29,6 +29,7 @@ def predict(
     out: FilePath | None = None,
     batch: BatchSize = 64,
     threshold: Probability = 0.5,
+    mirror: bool = False,
     device: Device = "auto",
 ) -> int:
     """Classify pictures: files, folders with all that is below them, and CSV files with a column path.
@@ -39,6 +40,7 @@ def predict(
         out: Write all probabilities to this file, *.csv or *.json; otherwise the best class of each picture is printed.
         batch: Pictures at a time.
         threshold: A confidence below this is flagged as low.
+        mirror: Average over every picture and its mirror image: more often right, in twice the time.
         device: Where to compute.
     """
     if out is not None and out.suffix.lower() not in (".csv", ".json"):
@@ -47,13 +49,18 @@ def predict(
         raise SoftbiasError("which pictures? softbias predict MODEL FILES_OR_FOLDERS…")
     from softbias.data.listing import counted_images
     from softbias.environment import find_device
-    from softbias.runs.inference import find_image_files
+    from softbias.notes import Note
+    from softbias.pages.wording import text
+    from softbias.runs.inference import find_image_files, mirror_notes
     from softbias.runs.opening import find_run, open_classifier
 
     run = find_run(model)
     classifier = open_classifier(run or model, device=find_device(device))
-    if run is not None and not run.finished:
-        echo(f"softbias: {classifier.name}: its training is not finished", file=sys.stderr)
+    notes = [Note("run-not-finished", {"name": classifier.name})] if run is not None and not run.finished else []
+    if mirror:
+        classifier, notes = classifier.mirrored(), [*notes, *mirror_notes(run)]
+    for note in notes:
+        echo(f"softbias: {text(note)}", file=sys.stderr)
     count = {"read": 0, "low": 0, "broken": 0}
 
     def counted() -> Iterator[Prediction]:
@@ -104,6 +111,7 @@ def evaluate(
     split: Literal["test", "val", "train", "all"] | None = None,
     data_dir: FilePath | None = None,
     skip_broken: bool = False,
+    mirror: bool = False,
     device: Device = "auto",
     json: bool = False,
 ) -> None:
@@ -114,12 +122,13 @@ def evaluate(
         split: Which pictures; test if not given, and all of them for a folder or file given with --data.
         data_dir: Folder of named sets.
         skip_broken: Leave out pictures that cannot be read, and say how many.
+        mirror: Average over every picture and its mirror image, as in predict.
         device: Where to compute.
         json: Print JSON.
     """
     from softbias.runs.inference import evaluate
 
-    found = evaluate(run, data, split=split, data_dir=data_dir, skip_broken=skip_broken, device=device)
+    found = evaluate(run, data, split=split, data_dir=data_dir, skip_broken=skip_broken, mirror=mirror, device=device)
     if json:
         echo(*json_module.dumps(found.to_dict(), indent=2).split("\n"))
         return

@@ -266,6 +266,10 @@ WORDING: dict[str, Callable[..., str]] = {
     "part-not-read": lambda model, reason: f"{model} is shown without some of its scores or curves: {reason}",
     "pictures-not-read": lambda run, reason: f"the pictures of {run} cannot be read, so others are shown: {reason}",
     "run-not-finished": lambda name: f"{name}: its training is not finished",
+    "mirrored": lambda learned: (
+        "mean of every picture and its mirror image"
+        + ("" if learned else "; the model was trained without mirror images (flip 0), so this may harm")
+    ),
     "probe-not-measurable": lambda probe, model, reason: f"{probe} of {model} is left out: {reason}",
     **READING,
     **SPLITTING,

@@ -45,6 +45,7 @@ def predict(
     *,
     batch: BatchSize = 64,
     threshold: Probability = LOW_CONFIDENCE,
+    mirror: bool = False,
     device: ShortText = "auto",
 ) -> list[Prediction]:
     """Classify files: a row for each, in order; a file that cannot be read has an error instead of a class.
@@ -52,11 +53,12 @@ def predict(
     source      a run's or saved model's folder, "timm:NAME", "hf:FOLDER", a name of `softbias models`, or a module
     files       image files, folders, or CSV files with a column path
     threshold   a confidence below this is flagged as low
+    mirror      average over every picture and its mirror image: more often right, in twice the time
     """
     sources = [files] if isinstance(files, str | Path) else files
-    return open_classifier(source, device=find_device(device)).predict(
-        find_image_files(sources), batch=batch, threshold=threshold
-    )
+    classifier = open_classifier(source, device=find_device(device))
+    classifier = classifier.mirrored() if mirror else classifier
+    return classifier.predict(find_image_files(sources), batch=batch, threshold=threshold)
 
 
 def find_image_files(sources: Iterable[str | Path]) -> list[Path]:
@@ -144,12 +146,14 @@ def evaluate(
     split: ShortText | None = None,
     data_dir: AnyPath | None = None,
     skip_broken: bool = False,
+    mirror: bool = False,
     device: ShortText = "auto",
 ) -> Evaluation:
     """Score a run's model on its own test images, or any model on other images of the same classes.
 
     source   see `predict`
     split    "train", "val", "test" or "all"; "test" if not given, and "all" for a folder or a file of other images
+    mirror   see `predict`
     """
     run = find_run(source)
     if data is None and run is None:
@@ -177,7 +181,12 @@ def evaluate(
             f"{classifier.name} has learned features and knows no classes, so there is nothing to score; softbias fit DATA "
             "--start RUN trains a classifier from it"
         )
+    if mirror and objective.pretext:
+        raise SoftbiasError(
+            f"{classifier.name} was trained on a task without classes ({objective.task}); mirror is for classes"
+        )
     labeled = images if objective.pretext else with_labels_of(classifier, images)
+    classifier = classifier.mirrored() if mirror else classifier
     _, _, scores = evaluate_split(
         classifier.model, labeled, indices, classifier.mean, classifier.std, objective=objective, device=classifier.device
     )
@@ -186,11 +195,18 @@ def evaluate(
     notes = images.notes_without_splits if name == "all" else images.notes
     if run is not None and not run.finished:
         notes = (*notes, Note("run-not-finished", {"name": classifier.name}))
+    notes = (*notes, *mirror_notes(run)) if mirror else notes
     learned = 0 if data is None or run is None else count_learned_from(run, images, indices)
     if learned:
         notes = (*notes, Note("images-learned-from", {"count": learned, "of": len(indices)}))
     title = str(source) if isinstance(source, str | Path) else classifier.name
     return Evaluation(title, images.name, name, scores, learned, tuple(notes))
+
+
+def mirror_notes(run: Run | None) -> list[Note]:
+    """That answers are averaged over mirror images, and whether the run has learned from such."""
+    flips = None if run is None else run.spec.recipe.augmentation.flip
+    return [Note("mirrored", {"learned": flips is None or flips > 0})]
 
 
 def load_other(data: str, classifier: Classifier, options: dict[str, Any]) -> Dataset:
