@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -88,15 +89,17 @@ def test_every_interval_of_the_evidence_is_that_of_scipy(path):
         frame = frame[frame["arm"].isin(summary["arm"])]  # without pre-trainings, which have no classes
         answers = [Run(run).answers() for run in frame["run"]]
     frame = frame.assign(counted=[float(np.mean(answer.labels == answer.predicted)) for answer in answers])
-    cells = {key: cell.sort_values("seed")["counted"].to_numpy() for key, cell in frame.groupby(["data", "amount", "arm"])}
+    cells = {key: cell.set_index("seed")["counted"] for key, cell in frame.groupby(["data", "amount", "arm"])}
     assert len(summary) == len(cells) and bool(len(differences)) == (frame["arm"].nunique() > 1)
     for row in summary.itertuples():
-        values = cells[row.data, row.amount, row.arm]
+        values = cells[row.data, row.amount, row.arm].to_numpy()
         assert row.n == len(values) >= 3 and row.value == pytest.approx(values.mean())
         spread = stats.sem(values)  # of equal values it is 0, for which scipy has no interval
         expected = stats.t.interval(0.95, len(values) - 1, values.mean(), spread) if spread else (values.mean(),) * 2
         assert (row.seeds_low, row.seeds_high) == pytest.approx(expected)
     for row in differences.itertuples():
-        test = stats.ttest_rel(cells[row.data, row.amount, row.arm], cells[row.data, row.amount, row.other])
+        pairs = pd.concat([cells[row.data, row.amount, arm] for arm in (row.arm, row.other)], axis=1, join="inner")
+        test = stats.ttest_rel(*pairs.to_numpy().T)
+        assert row.n == len(pairs)
         assert row.p == pytest.approx(test.pvalue)
         assert (row.seeds_low, row.seeds_high) == pytest.approx(tuple(test.confidence_interval(0.95)))
