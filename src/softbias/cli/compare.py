@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -107,7 +106,6 @@ def study(options: Annotated[StudyOptions, arg(name="")], *, line: Line = NO_LIN
     return run(changed(read_study(options.file, listed(options.data or "") or ()), options, line), options)
 
 
-ARM_SEPARATORS = ",;"  # an error lists names that have commas with semicolons between them
 CHANGED = ("data", "arms", "fractions", "per_class", "seeds", "img_size", "data_dir")  # options that change the study of a file
 
 
@@ -120,7 +118,7 @@ def changed(spec: StudySpec, options: StudyOptions, line: CommandLine) -> StudyS
     changes: dict[str, Any] = {"data_options": {**spec.data_options, **given}}
     if options.arms is not None:
         by_name = {arm.name: arm for arm in spec.arms}
-        changes["arms"] = tuple(by_name[name] for name in pick_names(listed(options.arms, ARM_SEPARATORS), by_name, "arm"))
+        changes["arms"] = tuple(by_name[name] for name in pick_names(listed(options.arms), by_name, "arm"))
     if options.fractions is not None and options.per_class is not None:
         raise SoftbiasError("--fractions and --per-class both say how many pictures a run gets; name one of them")
     if options.fractions is not None:
@@ -207,7 +205,7 @@ def reproduce(
     from softbias.study.spec import parse_numbers, parse_seeds
 
     seeds = None if options.seeds is None else parse_seeds(options.seeds)
-    arms, data = listed(options.arms, ARM_SEPARATORS), listed(options.data)
+    arms, data = listed(options.arms), listed(options.data)
     spec = named.spec(options.scale, data_dir=options.data_dir, seeds=seeds, arms=arms, data=data)
     changes = [f"--{name} {given}" for name, given in (("arms", options.arms), ("data", options.data)) if given is not None]
     if options.fractions is not None:
@@ -221,8 +219,11 @@ def reproduce(
     return run(spec, options, functools.partial(perform, named, options.scale))
 
 
-def listed(given: str | None, separators: str = ",") -> list[str] | None:
-    return None if given is None else [name.strip() for name in re.split(f"[{separators}]", given) if name.strip()]
+def listed(given: str | None) -> list[str] | None:
+    """Separated by commas; or by semicolons, as an error lists names that have commas."""
+    if given is None:
+        return None
+    return [name.strip() for name in given.split(";" if ";" in given else ",") if name.strip()]
 
 
 def show_list(studies: list[NamedStudy], *, whole: bool, as_json: bool) -> None:

@@ -219,12 +219,12 @@ def pick_names(wanted: Sequence[str] | None, known: Collection[str], kind: str) 
     found: list[str] = []
     rest = list(wanted)
     while rest:
-        names = (", ".join(rest[:length]) for length in range(len(rest), 0, -1))
-        name = next((name for name in names if name in known), None)
-        if name is None:
+        lengths = range(len(rest), 0, -1)
+        length = next((length for length in lengths if ", ".join(rest[:length]) in known), None)
+        if length is None:
             raise unknown_name(kind, rest[0], known)
-        found.append(name)
-        rest = rest[name.count(", ") + 1 :]
+        found.append(", ".join(rest[:length]))
+        rest = rest[length:]
     return tuple(dict.fromkeys(found))
 
 
