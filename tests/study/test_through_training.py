@@ -111,7 +111,7 @@ def test_bias_and_score_are_correlated_over_the_means_of_arms():
         return pandas.DataFrame({"arm": [*"abcd"] * 2, "bias": [1.0, 2, 3, 4] * 2, "value": scores * 2})
 
     assert correlation(table([0.1, 0.2, 0.3, 0.4]), "Reach") == ["Reach 1.00 (4 arms, p = 0.083)"]  # 2 of 24 orders
-    assert correlation(table([0.4, 0.2, 0.3, 0.1]), "Reach") == ["Reach −0.80 (4 arms, p = 0.33)"]
+    assert correlation(table([0.4, 0.2, 0.3, 0.1]), "Non-locality") == ["Non-locality −0.80 (4 arms, p = 0.33)"]
     assert correlation(table([0.2] * 4), "Reach") == correlation(table([0.1, 0.2, 0.3, 0.4])[:3], "Reach") == []
 
 

@@ -52,7 +52,7 @@ def correlation(table: pd.DataFrame, name: str) -> list[str]:
     if len(means) < LEAST_ARMS or (means.nunique() == 1).any():
         return []
     rho = stats.spearmanr(means["bias"], means["value"]).statistic
-    return [f"{name} {rho:.2f}".replace("-", "−") + f" ({len(means)} arms, {p_value(permutation_p(means))})"]
+    return [f"{name} {f'{rho:.2f}'.replace('-', '−')} ({len(means)} arms, {p_value(permutation_p(means))})"]
 
 
 def permutation_p(means: pd.DataFrame) -> float:
