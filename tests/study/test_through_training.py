@@ -92,10 +92,8 @@ def test_the_report_draws_the_means_of_what_was_measured(probed):
 
 def test_the_report_draws_scores_by_what_was_measured_last(probed):
     folder = probed.report.parent / "figures"
-    assert {file.stem.split("-100-")[1] for file in folder.glob("bias-*.csv")} == {
-        "non-locality"
-    }  # gates and masks: one arm each
-    (file,) = folder.glob("bias-*-non-locality.csv")
+    (file,) = folder.glob("bias-*.csv")  # gates and masks have one arm each, so there is nothing to compare
+    assert file.stem.endswith("-100-non-locality")
     table = pandas.read_csv(file).set_index(["arm", "seed"])
     assert len(table) == 4
     for run in runs_of(probed, "ibit_nano"):
