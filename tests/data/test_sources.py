@@ -75,6 +75,39 @@ def test_val_without_test_becomes_the_test_set(tmp_path):
     assert noted(data, "val-serves-as-test")
 
 
+def test_for_choosing_val_is_scored_and_test_is_not_there(tmp_path):
+    root = make(tmp_path / "set", {"train/a": 6, "train/b": 6, "val/a": 2, "val/b": 2, "test/a": 3, "test/b": 3})
+    data = load_dataset(root, img_size=8, score="val")
+    assert sizes(data) == {"train": 12, "test": 4}
+    assert all("/val/" in data.files[index] for index in data.splits["test"])
+    assert noted(data, "scored-on-val", count=4, own=True, unseen=6)
+
+
+def test_for_choosing_without_val_a_fifth_of_train_is_scored_and_groups_stay_whole(tmp_path):
+    counts = {"train/a": 20, "train/b": 20, "test/a": 3, "test/b": 3}
+    root = make(tmp_path / "set", counts)
+    plain, again = (load_dataset(root, img_size=8, score="val") for _ in range(2))
+    assert sizes(plain) == {"train": 32, "test": 8}
+    assert np.bincount(plain.labels[plain.splits["test"]]).tolist() == [4, 4]
+    assert all("/train/" in plain.files[index] for index in plain.splits["test"])
+    np.testing.assert_array_equal(plain.splits["test"], again.splits["test"])
+    assert "8 of the training pictures" in text(next(note for note in plain.notes if note.kind == "scored-on-val"))
+    labels, images = np.repeat([0, 1], 20), np.random.default_rng(0).integers(0, 255, (40, 8, 8, 3), dtype=np.uint8)
+    images[1::2] = images[::2]  # pairs of the same picture
+    np.savez(tmp_path / "pairs.npz", train_images=images, train_labels=labels, test_images=255 - images, test_labels=labels)
+    pairs = load_dataset(tmp_path / "pairs.npz", score="val")
+    scored = set(pairs.splits["test"].tolist())
+    assert scored and all((index ^ 1) in scored for index in scored)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"score": "train"}, "score"), ({"score": "val", "unlabeled": True}, "pictures with classes")]
+)
+def test_what_cannot_be_scored_for_choosing_is_refused(tmp_path, options, message):
+    with pytest.raises(SoftbiasError, match=message):
+        load_dataset(make(tmp_path / "set", {"a": 6, "b": 6}), img_size=8, **options)
+
+
 def test_train_alone_is_split(tmp_path):
     data = load_dataset(make(tmp_path / "set", {"train/a": 10, "train/b": 10}), img_size=8)
     assert sizes(data) == {"train": 14, "val": 2, "test": 4}

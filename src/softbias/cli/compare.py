@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg
 
 from softbias import environment
 from softbias.bounds import FilePath, LongText, ShortText, Side
-from softbias.cli.parsing import NO_LINE, CommandLine, Line, flag
+from softbias.cli.parsing import NO_LINE, CommandLine, Line, Score, flag
 from softbias.cli.study_options import CompareOptions, ExecutionOptions, run
 from softbias.errors import SoftbiasError
 from softbias.terminal import echo
@@ -50,8 +50,7 @@ def compare(options: Annotated[CompareOptions, arg(name="")], *, line: Line = NO
     fractions = None if options.fractions is None else parse_numbers(options.fractions, "--fractions")
     seeds = None if options.seeds is None else parse_seeds(options.seeds)
     per_class = None if options.per_class is None else parse_counts(options.per_class, "--per-class")
-    asked = {"img_size": options.img_size, "data_dir": None if options.data_dir is None else str(options.data_dir)}
-    data_options = {name: value for name, value in asked.items() if value is not None}
+    data_options = asked_of_data(options)
     with writing_nothing() if options.dry_run else nullcontext():
         spec = study_for(
             options.data, arms, fractions=fractions, per_class=per_class, seeds=seeds, recipe=options.recipe,
@@ -60,6 +59,13 @@ def compare(options: Annotated[CompareOptions, arg(name="")], *, line: Line = NO
             store=options.store, data_options=data_options, device=options.device,
         )  # fmt: skip
     return run(spec, options)
+
+
+def asked_of_data(options: CompareOptions | StudyOptions) -> dict[str, Any]:
+    """What was asked of the reader of the pictures."""
+    data_dir = None if options.data_dir is None else str(options.data_dir)
+    asked = {"img_size": options.img_size, "score": options.score, "data_dir": data_dir}
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,7 @@ class StudyOptions(ExecutionOptions):
     ] = None
     seeds: Annotated[LongText | None, flag("N", "Another number of seeds (3), or the seeds themselves (0,1,5).")] = None
     img_size: Annotated[Side | None, flag("PIXELS", "Side of the pictures, for all sets and arms of the file.")] = None
+    score: Score = None
     data_dir: Annotated[FilePath | None, flag("FOLDER", "The folder of named sets; $SOFTBIAS_DATA if not given.")] = None
 
 
@@ -106,16 +113,16 @@ def study(options: Annotated[StudyOptions, arg(name="")], *, line: Line = NO_LIN
     return run(changed(read_study(options.file, listed(options.data or "") or ()), options, line), options)
 
 
-CHANGED = ("data", "arms", "fractions", "per_class", "seeds", "img_size", "data_dir")  # options that change the study of a file
+CHANGED = (  # options that change the study of a file
+    "data", "arms", "fractions", "per_class", "seeds", "img_size", "score", "data_dir",
+)  # fmt: skip
 
 
 def changed(spec: StudySpec, options: StudyOptions, line: CommandLine) -> StudySpec:
     """The study of a file with what the command line names instead."""
     from softbias.study.spec import parse_counts, parse_numbers, parse_seeds, pick_names
 
-    asked = {"img_size": options.img_size, "data_dir": None if options.data_dir is None else str(options.data_dir)}
-    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    changes: dict[str, Any] = {"data_options": {**spec.data_options, **given}}
+    changes: dict[str, Any] = {"data_options": {**spec.data_options, **asked_of_data(options)}}
     if options.arms is not None:
         by_name = {arm.name: arm for arm in spec.arms}
         changes["arms"] = tuple(by_name[name] for name in pick_names(listed(options.arms), by_name, "arm"))

@@ -17,7 +17,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from softbias import environment
 from softbias.bounds import Count, FilePath, Fraction, Minutes, Seed, ShortText, Side
-from softbias.cli.parsing import NO_LINE, CommandLine, Device, Line, flag, parse_options, switch
+from softbias.cli.parsing import NO_LINE, CommandLine, Device, Line, Score, flag, parse_options, switch
 from softbias.errors import SoftbiasError
 from softbias.terminal import echo
 
@@ -95,6 +95,7 @@ class TrainingOptions:
         ShortText | None, flag("REGEX|COLUMN", "Keep pictures with the same match, or the same value, in one split.")
     ] = None
     skip_broken: Annotated[bool, switch("Leave out pictures that cannot be read, and say how many.")] = False
+    score: Score = None
     data_dir: Annotated[FilePath | None, flag("FOLDER", "The folder of named sets; $SOFTBIAS_DATA if not given.")] = None
     model_option: Annotated[
         tuple[ShortText, ...],
@@ -253,6 +254,7 @@ def data_options(options: TrainingOptions) -> dict[str, Any]:
         "crop_from": options.crop_from,
         "group_by": options.group_by,
         "skip_broken": options.skip_broken or None,
+        "score": options.score,
         "data_dir": None if options.data_dir is None else str(options.data_dir),
     }
     return {name: value for name, value in asked.items() if value is not None}

@@ -62,6 +62,12 @@ def switch(help: str) -> Any:
     return tyro.conf.arg(help=help, help_behavior_hint="")
 
 
+Score = Annotated[
+    Literal["test", "val"] | None,
+    flag("test|val", "Pictures that are scored; val is for choosing: validation pictures, and no look at the test pictures."),
+]
+
+
 def parse(function: Callable[..., Any], arguments: Sequence[str], prog: str) -> Callable[..., Any]:
     """The call that the arguments ask for, still to be made; a mistake in them is a SoftbiasError."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional
 
 from softbias.bounds import Count, FilePath, LongText, ShortText, Side, Within, Workers
-from softbias.cli.parsing import flag, switch
+from softbias.cli.parsing import Score, flag, switch
 from softbias.errors import SoftbiasError
 from softbias.pages.format import count
 from softbias.terminal import echo, make_console
@@ -92,6 +92,7 @@ class CompareOptions(ExecutionOptions):
         FilePath | None, flag("FOLDER", "Runs that several studies share; inside the study's folder if not given.")
     ] = None
     img_size: Annotated[Side | None, flag("PIXELS", "Side of the pictures; chosen from their sizes if not given.")] = None
+    score: Score = None
     data_dir: Annotated[FilePath | None, flag("FOLDER", "The folder of named sets; $SOFTBIAS_DATA if not given.")] = None
 
 

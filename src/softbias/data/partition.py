@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from softbias.data.dataset import Dataset
 from softbias.data.groups import has_groups
-from softbias.data.splits import FRACTIONS, SPLITS, Indices, order_of, quotas, stratified_split
+from softbias.data.splits import FRACTIONS, SPLITS, Indices, order_of, quotas, require_usable, stratified_split
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
 
@@ -67,6 +68,27 @@ def complete_splits(
         "only_train_given": bool(given),
     }
     return {split: pool[indices] for split, indices in parts.items()}, [Note("split-made", about), *notes]
+
+
+def scored_on_val(data: Dataset) -> Dataset:
+    """The set for choosing between models and settings: its validation pictures are scored, and its test pictures unseen.
+
+    Where there are no validation pictures, a fifth of the training pictures is scored, the same whatever the seed of a run.
+    """
+    if "train" not in data.splits or "test" not in data.splits:
+        raise SoftbiasError(f"{data.name}: score='val' is for pictures with classes, in train and test")
+    train, val = data.splits["train"], data.splits.get("val")
+    notes: list[Note] = []
+    own = val is not None
+    if val is None:
+        together = np.arange(len(train)) if data.groups is None else data.groups[train]
+        parts, notes = split_together(data.labels[train], together, {"test": FRACTIONS["test"]}, seed=0)
+        train, val = train[parts["train"]], train[parts["test"]]
+    if not len(val):
+        raise SoftbiasError(f"{data.name}: no class has two training pictures, so none is left to score")
+    about = {"count": len(val), "own": own, "unseen": len(data.splits["test"])}
+    scored = data.with_splits({"train": train, "test": val}).with_notes(Note("scored-on-val", about), *notes)
+    return scored.with_notes(*require_usable(data.name, data.labels, data.class_names, scored.splits))
 
 
 def joined(groups: Sequence[str], pool: Indices, numbers: Indices | None) -> tuple[Sequence[str], list[Note]]:

@@ -29,6 +29,7 @@ from softbias.data.groups import MOST, group_of
 from softbias.data.listing import Listing, list_folder, list_unlabeled
 from softbias.data.named import height_and_width, list_datasets, load_named
 from softbias.data.packs import resized_set
+from softbias.data.partition import scored_on_val
 from softbias.data.resizing import check_resize_mode
 from softbias.data.splitting import SplitListing, split_arrays, split_readable
 from softbias.data.tables import TABLES, list_csv
@@ -44,7 +45,10 @@ SAMPLE = 500  # pictures whose headers are read for choosing the size
 
 @dataclass(frozen=True)
 class DataOptions(Checked):
-    """The options of a set, as the file of a run or a study states them; None counts as not given. See `Source.read`."""
+    """The options of a set, as the file of a run or a study states them; None counts as not given. See `Source.read`.
+
+    score   the pictures that a run is scored on: "test", or "val" for choosing, see `partition.scored_on_val`
+    """
 
     img_size: Side | tuple[Side, Side] | None = None
     resize_mode: Literal["crop", "pad", "stretch"] | None = None
@@ -58,6 +62,7 @@ class DataOptions(Checked):
     download: bool | None = None
     cache_dir: ShortText | None = None
     workers: Workers | None = None
+    score: Literal["test", "val"] | None = None
 
     @staticmethod
     def check(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +179,9 @@ class Source:
     def read_with(self, options: Mapping[str, Any], progress: Progress | None = None) -> Dataset:
         """`read` with options that are checked first; `group_by` and `unlabeled` among them were arguments of `open_source`."""
         given = {name: value for name, value in DataOptions.check(options).items() if name not in ("group_by", "unlabeled")}
-        return self.read(**given, progress=progress)
+        score = given.pop("score", "test")
+        data = self.read(**given, progress=progress)
+        return data if score == "test" else scored_on_val(data)
 
 
 def is_named(source: str | Path) -> bool:

@@ -23,7 +23,7 @@ FRACTIONS = {"val": 0.1, "test": 0.2}  # the rest trains
 PURPOSES = {"split": 1, "fraction": 2, "group": 4}
 SPLIT_NOTES = frozenset(
     {
-        "split-made", "split-read", "split-written", "split-lacks-classes", "val-serves-as-test",
+        "split-made", "split-read", "split-written", "split-lacks-classes", "val-serves-as-test", "scored-on-val",
         "copies-together", "copies-across", "copies-not-sought", "copies-not-joined",
     }
 )  # fmt: skip

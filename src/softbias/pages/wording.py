@@ -221,6 +221,10 @@ SPLITTING: dict[str, Callable[..., str]] = {  # data/splits
         "--group-by keeps groups together"
     ),
     "val-serves-as-test": lambda: "there is no test split, so val is used as test and takes part in no choice",
+    "scored-on-val": lambda count, own, unseen: (
+        f"for choosing, {count:,} {'validation' if own else 'of the training'} pictures are scored as test pictures; the "
+        f"{unseen:,} test pictures themselves are not looked at"
+    ),
     "train-fraction": lambda count, fraction: f"{count:,} training pictures, {share(fraction)} of each class",
     "per-class": lambda count, per_class, fewer=0: (
         f"{count:,} training pictures, {per_class:,} of each class"

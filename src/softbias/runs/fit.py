@@ -52,7 +52,9 @@ from softbias.training.plan import LoopSettings
 from softbias.training.recipe import Recipe
 
 RUNS = Path("runs")  # the folder of runs, if the user names none
-OF_IMAGES = ("img_size", "resize_mode", "crop_from", "group_by", "skip_broken", "data_dir")  # as `softbias fit` has them
+OF_IMAGES = (  # options of the images that `softbias fit` has, too
+    "img_size", "resize_mode", "crop_from", "group_by", "skip_broken", "score", "data_dir",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ class MeasurementRow(TypedDict):
 def notices(material: Material) -> list[str]:
     """What a reader must know first: data sets that were replaced, published numbers of other sets, missing runs."""
     found = list(material.study.warnings) if material.study else []
+    if material.study and material.study.data_options.get("score") == "val":
+        found.append("These runs are for choosing: validation pictures are scored here, and no test picture was looked at.")
     if material.study and material.study.metric != material.metric.name:
         wanted = find_metric(material.study.metric).title
         found.append(f"This study is about {wanted}, which no finished run has; {material.metric.title} is shown instead.")
