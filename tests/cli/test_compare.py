@@ -72,6 +72,15 @@ def test_a_file_without_images_takes_those_of_the_command(study, image_folder, t
     assert "2 runs: 2 finished, 0 to do" in capsys.readouterr().out
 
 
+def test_scores_for_choosing_are_those_of_val(image_folder, tmp_path, capsys):
+    words = ["compare", str(image_folder), "--models", "deit_nano@patch_size=8", "--seeds", "1", "--img-size", "32"]
+    assert main([*words, "--score", "val", "--out", str(tmp_path / "s"), *QUICK]) == 0
+    assert "test pictures themselves are not looked at" in " ".join(capsys.readouterr().out.split())
+    (config,) = (tmp_path / "s" / "runs").glob("*/config.yaml")
+    assert yaml.safe_load(config.read_text())["data_options"] == {"img_size": 32, "score": "val"}
+    assert "--score" in fails(capsys, "study", tmp_path / "s", "--score", "test")
+
+
 def test_runs_are_listed_filtered_compared_and_removed(study, capsys, tmp_path):
     import shutil
 

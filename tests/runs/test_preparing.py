@@ -10,17 +10,23 @@ from softbias.data.dataset import Dataset
 from softbias.environment import find_device
 from softbias.errors import SoftbiasError
 from softbias.pages.wording import text
-from softbias.runs.prepare import class_weights, make_split
+from softbias.runs.prepare import make_split
 from softbias.runs.spec import RunSpec
 from softbias.training.acceleration import make_accelerator, mixed_precision
 from softbias.training.recipe import Recipe
 
 
-def test_uneven_classes_get_weights_and_even_ones_none():
-    assert class_weights(np.array([0, 0, 1, 1]), 2, Recipe()) is None
-    weights = class_weights(np.array([0] * 9 + [1]), 2, Recipe())
-    assert weights is not None and weights[1] / weights[0] == pytest.approx(9)
-    assert class_weights(np.array([0] * 9 + [1]), 2, Recipe(class_weights="none")) is None
+def test_a_note_says_that_the_loss_makes_up_for_uneven_classes(little):
+    data = little(300)
+    many = np.flatnonzero(data.labels != 0)
+    uneven = data.with_splits({"train": np.concatenate([np.flatnonzero(data.labels == 0)[:2], many])})
+    found = {}
+    for weights in ("auto", "none"):
+        notes = make_split(uneven, RunSpec("little", "deit_nano", Recipe(val_fraction=0.0, class_weights=weights))).notes
+        found[weights] = [note.values for note in notes if note.kind == "classes-uneven"]
+    assert found == {"auto": [{"largest": int(np.bincount(data.labels)[1:].max()), "smallest": 2}], "none": []}
+    pretext = Recipe(objective="rotation", val_fraction=0.0)
+    assert not make_split(uneven, RunSpec("little", "deit_nano", pretext)).notes
 
 
 def test_the_test_split_takes_part_in_no_choice(little):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from softbias.training.balance import ClassBalance
 from softbias.training.batches import Batch, Batches, SplitImages
 from softbias.training.evaluate import score
 from softbias.training.objectives import OBJECTIVES, list_objectives
@@ -31,7 +32,7 @@ def test_the_loss_of_smoothed_targets_is_known():
 
 def test_class_weights_multiply_the_loss_of_their_class():
     logits, target = torch.zeros(1, 2), torch.tensor([[0.0, 1.0]])
-    weighted = Supervised().loss(logits, target, torch.tensor([1.0, 3.0]), 0.0)
+    weighted = Supervised().loss(logits, target, ClassBalance(weights=torch.tensor([1.0, 3.0])), 0.0)
     assert weighted.item() == pytest.approx(3 * math.log(2))
 
 
@@ -90,8 +91,8 @@ def test_an_objective_from_outside_is_checked_trained_and_scored(train, mirror):
 
 def test_an_objective_without_a_gradient_or_with_wrong_targets_is_caught(monkeypatch):
     class Deaf(Mirror):
-        def loss(self, logits, targets, class_weights, smoothing):
-            return super().loss(logits.detach().requires_grad_(), targets, class_weights, smoothing)
+        def loss(self, logits, targets, balance, smoothing):
+            return super().loss(logits.detach().requires_grad_(), targets, balance, smoothing)
 
     class Short(Mirror):
         def output_names(self, class_names):

@@ -230,6 +230,10 @@ SPLITTING: dict[str, Callable[..., str]] = {  # data/splits
         f"{count:,} training pictures, {per_class:,} of each class"
         + (f"; {fewer} {'class has' if fewer == 1 else 'classes have'} fewer, and all of theirs are taken" if fewer else "")
     ),
+    "classes-uneven": lambda largest, smallest: (
+        f"classes have {smallest:,} to {largest:,} training pictures: the loss makes up for it, so that rare classes are found "
+        "as well as frequent ones; --class-weights none leaves this out"
+    ),
     "val-from-train": lambda count: f"{count:,} of the training pictures are set aside to choose the best epoch",
 }
 CHECKING: dict[str, Callable[..., str]] = {  # data/check

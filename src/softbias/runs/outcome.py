@@ -98,7 +98,7 @@ def finish(
         "selected": spec.recipe.select if plan.validation is not None and fallback is None else "last",
         "best_epoch": state.best.epoch or None,
         "validation_accuracy": state.best.accuracy if state.best.epoch else None,
-        "class_weights": plan.class_weights is not None,
+        "class_weights": plan.balance is not None,
         "regularize": list(spec.recipe.regularize),
         "notes": [note.to_dict() for note in (*directory.notes, *data.notes, *split.notes, *((fallback,) if fallback else ()))],
     }

@@ -126,7 +126,7 @@ def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tu
     part = f", {share(summary['train_fraction'])} of the training pictures" if summary["train_fraction"] < 1 else ""
     part = f", {summary['per_class']} training pictures per class" if summary.get("per_class") else part
     steps = counted(summary["steps"], "step")
-    weighted = ", classes weighted because their sizes differ" if summary.get("class_weights") else ""
+    weighted = ", the loss makes up for classes of different sizes" if summary.get("class_weights") else ""
     rows = [
         ("Model", f"{summary['model']}, {summary['parameters']:,} parameters"),
         ("Start", describe(from_plain(Start, summary.get("start", {}), "summary.json: start"))),

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import nn
 
@@ -34,6 +33,7 @@ from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec
 from softbias.runs.start import Start
 from softbias.training import checkpoint
+from softbias.training.balance import class_balance
 from softbias.training.batches import Batches, SplitImages, channel_statistics
 from softbias.training.depth import freeze_blocks
 from softbias.training.head_start import linear_head, start_head
@@ -44,7 +44,6 @@ from softbias.training.plan import LoopSettings, TrainingPlan
 from softbias.training.recipe import Recipe
 
 FEW = 20  # training images; fewer than that are too few to keep some of them for choosing
-UNEVEN = 3.0  # if the largest class has more than three times the images of the smallest, classes get weights
 
 
 def make_split(data: Dataset, spec: RunSpec) -> Split:
@@ -66,6 +65,10 @@ def make_split(data: Dataset, spec: RunSpec) -> Split:
         parts, _ = split_together(data.labels[train], together, {"val": spec.recipe.val_fraction}, spec.seed)
         val, train = train[parts["val"]], train[parts["train"]]
         notes.append(Note("val-from-train", {"count": len(val)}))
+    labels, classes = data.labels[train], len(data.class_names)
+    if not find_objective(spec.recipe.objective).pretext and class_balance(labels, classes, spec.recipe):
+        counts = np.bincount(labels, minlength=classes)
+        notes.append(Note("classes-uneven", {"largest": int(counts.max()), "smallest": int(counts.min())}))
     return Split(train, val if val is not None and len(val) else None, data.splits.get("test"), tuple(notes))
 
 
@@ -120,9 +123,9 @@ def make_plan(
         accelerator.process_index, accelerator.num_processes,
     )  # fmt: skip
     validation = None if split.val is None or objective.learns_features else SplitImages(data, split.val, device)
-    weights = None if objective.pretext else class_weights(data.labels[split.train], classes, spec.recipe)
+    balance = None if objective.pretext else class_balance(data.labels[split.train], classes, spec.recipe)
     plan = TrainingPlan(
-        accelerator, model, batches, validation, None if weights is None else weights.to(device),
+        accelerator, model, batches, validation, None if balance is None else balance.to(device),
         directory.checkpoint_folder, directory.metrics_path, keep, frozen,
         None if trained_at == data.img_size else data.img_size, settings or LoopSettings.from_environment(),
     )  # fmt: skip
@@ -265,13 +268,3 @@ def freeze_backbone(model: Any) -> None:
         parameter.requires_grad_(False)
     for parameter in model.get_classifier().parameters():
         parameter.requires_grad_(True)
-
-
-def class_weights(labels: NDArray[np.int64], classes: int, recipe: Recipe) -> torch.Tensor | None:
-    """Inverse frequencies with mean one over the training pictures, where the recipe asks for them."""
-    counts = np.bincount(labels, minlength=classes)
-    uneven = counts.max() > UNEVEN * max(1, counts[counts > 0].min())
-    if recipe.class_weights == "none" or (recipe.class_weights == "auto" and not uneven):
-        return None
-    inverse = np.where(counts > 0, len(labels) / (classes * np.maximum(counts, 1)), 0.0)
-    return torch.tensor(inverse, dtype=torch.float32)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import nn
 
 from softbias import environment
 from softbias.bounds import Count, Probability, Within
@@ -22,6 +22,7 @@ from softbias.regularizers.attach import Regularized
 from softbias.schema import Checked
 from softbias.terminal import counted
 from softbias.training.acceleration import agreed
+from softbias.training.balance import ClassBalance
 from softbias.training.batches import Batches, SplitImages
 from softbias.training.checkpoint import Keep, State
 from softbias.training.depth import frozen_modules
@@ -85,7 +86,7 @@ class TrainingPlan:
     model: nn.Module
     batches: Batches
     validation: SplitImages | None
-    class_weights: Tensor | None
+    balance: ClassBalance | None
     folder: Path | None
     metrics: Path | None
     keep: Keep
@@ -114,7 +115,7 @@ class TrainingPlan:
         return model if self.img_size is None else resize(model, self.img_size)
 
     def make_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, graph: bool) -> PlainStep:
-        given = (self.accelerator, model, optimizer, self.batches, self.class_weights, self.regularizers)
+        given = (self.accelerator, model, optimizer, self.batches, self.balance, self.regularizers)
         return CudaGraphStep(*given, plain_steps=self.settings.plain_steps) if graph else PlainStep(*given)
 
     def set_mode(self) -> None:

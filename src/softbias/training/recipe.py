@@ -41,7 +41,9 @@ class Recipe(Checked):
     weight_decay       not on vectors (biases, norms, gates) and embeddings
     clip               largest norm of the gradient, 0: any
     ema                decay of the averaged weights, which become the model; 0: none
-    class_weights      "auto": inverse frequency where the classes differ by more than 1:3, "balanced": always, "none"
+    class_weights      what makes up for classes of different sizes (`balance`): "adjusted": the log of their shares is added to
+                       outputs in training; "balanced": losses weigh by inverse frequency; "auto": adjusted where the classes
+                       differ by more than 1:3; "none"
     val_fraction       share of the training images that choose the best epoch, where the set has no validation split
     select             the model is that of the "best" epoch on validation, or of the "last"
     patience           epochs without a better one before training stops; None: never
@@ -73,7 +75,7 @@ class Recipe(Checked):
     drop_path: NotWhole = 0.0
     clip: Annotated[float, Within(0, 1_000_000)] = 0.0
     ema: NotWhole = 0.0
-    class_weights: Literal["auto", "balanced", "none"] = "auto"
+    class_weights: Literal["auto", "adjusted", "balanced", "none"] = "auto"
     val_fraction: NotWhole = 0.1
     select: Literal["best", "last"] = "best"
     patience: Count | None = None

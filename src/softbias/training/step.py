@@ -16,6 +16,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from softbias.training.balance import ClassBalance
 from softbias.training.batches import Batch, Batches
 from softbias.training.optim import trainable
 
@@ -44,13 +45,13 @@ class PlainStep:
         model: nn.Module,
         optimizer: Any,
         batches: Batches,
-        class_weights: Tensor | None,
+        balance: ClassBalance | None,
         regularizers: Mapping[str, float] | None = None,
     ) -> None:
         self.accelerator, self.model, self.optimizer = accelerator, model, optimizer
         self.regularizers = dict(regularizers or {})
         self.names = step_names(self.regularizers)
-        self.batches, self.recipe, self.class_weights = batches, batches.recipe, class_weights
+        self.batches, self.recipe, self.balance = batches, batches.recipe, balance
         self.parameters = list(trainable(model))
         self.guarded = False  # whether a gradient that is not finite leaves the weights as they are
 
@@ -95,7 +96,7 @@ class PlainStep:
             last = images is parts[-1][0]
             with nullcontext() if last else self.accelerator.no_sync(self.model), self.accelerator.autocast():
                 logits, *values = self.model(images) if self.regularizers else [self.model(images)]
-                task = self.batches.objective.loss(logits, targets, self.class_weights, self.recipe.smoothing)
+                task = self.batches.objective.loss(logits, targets, self.balance, self.recipe.smoothing)
                 loss, more = self.regularized(task, *values)
             self.accelerator.backward(loss * share)
             right = self.batches.objective.accuracy(logits.detach(), targets)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from softbias.data.augment.apply import normalize
 from softbias.data.dataset import Dataset
+from softbias.training.balance import ClassBalance
 from softbias.training.batches import Batch, Batches, SplitImages
 from softbias.training.objectives import find_objective
 from softbias.training.recipe import Recipe
@@ -59,9 +59,9 @@ class Objective(ABC):
         """How many inputs of the model a training image becomes in a step."""
         return 1
 
-    def loss(self, logits: Tensor, targets: Tensor, class_weights: Tensor | None, smoothing: float) -> Tensor:
-        """The mean over the batch; `class_weights` is None for a pretext task.  # 2 × (B, K) -> ()"""
-        return cross_entropy(logits.float(), targets, weight=class_weights, label_smoothing=smoothing)
+    def loss(self, logits: Tensor, targets: Tensor, balance: ClassBalance | None, smoothing: float) -> Tensor:
+        """The mean over the batch; `balance` is None for a pretext task.  # 2 × (B, K) -> ()"""
+        return (balance or ClassBalance()).loss(logits.float(), targets, smoothing)
 
     def accuracy(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The share of right outputs in a batch.  # 2 × (B, K) -> ()"""

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from softbias.data.augment.rng import epoch_of_view
 from softbias.errors import SoftbiasError
+from softbias.training.balance import ClassBalance
 from softbias.training.batches import Batch, Batches
 from softbias.training.objectives.features import PROJECTED, FeatureObjective, cosines, projection
 from softbias.training.recipe import Recipe
@@ -50,7 +51,7 @@ class Views(FeatureObjective):
         views = torch.cat([epoch, epoch_of_view(epoch, torch.full_like(epoch, OTHER_VIEW))])
         return Batch(batches.augmented(both, views), both)
 
-    def loss(self, logits: Tensor, targets: Tensor, class_weights: Tensor | None, smoothing: float) -> Tensor:
+    def loss(self, logits: Tensor, targets: Tensor, balance: ClassBalance | None, smoothing: float) -> Tensor:
         """# (B, K), (B,) -> ()"""
         similar, same, own = similarities(logits, targets)
         similar = similar / TEMPERATURE
