@@ -123,7 +123,7 @@ def test_the_numbers_of_the_run_are_on_the_page(tmp_path):
         "50.0 % accuracy on 6 test pictures", "95 % interval 18.8 to 81.2 %", "most frequent class would give 33.3 %",
         "213,446 parameters", "pets, 25 % of the training pictures", "400 train, 40 val, 6 test; 8 × 8 pixels",
         "1,200 steps", "2 min 3 s", "1,043 images/s", "2, 72.5 % on validation", "1.5 GiB", "x86_64 (cpu, threads: 2)",
-        "torch 2.15.0", "git ddd", "the split was made", "classes weighted", "90.0 %", "softbias.load(", "format: 1",
+        "torch 2.15.0", "git ddd", "the split was made", "classes of different sizes", "90.0 %", "softbias.load(", "format: 1",
     ):  # fmt: skip
         assert part in text, part
 

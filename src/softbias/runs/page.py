@@ -126,14 +126,14 @@ def facts(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tu
     part = f", {share(summary['train_fraction'])} of the training pictures" if summary["train_fraction"] < 1 else ""
     part = f", {summary['per_class']} training pictures per class" if summary.get("per_class") else part
     steps = counted(summary["steps"], "step")
-    weighted = ", the loss makes up for classes of different sizes" if summary.get("class_weights") else ""
+    balanced = ", the loss makes up for classes of different sizes" if summary.get("class_weights") else ""
     rows = [
         ("Model", f"{summary['model']}, {summary['parameters']:,} parameters"),
         ("Start", describe(from_plain(Start, summary.get("start", {}), "summary.json: start"))),
         *([("Attention", f"converted to {summary['convert']}")] if summary.get("convert") else []),
         ("Data", f"{summary['data']}{part}"),
         ("Pictures", f"{', '.join(f'{n:,} {split}' for split, n in counts.items())}; {size} pixels{smaller}"),
-        ("Objective", f"{summary['objective']}{weighted}"),
+        ("Objective", f"{summary['objective']}{balanced}"),
         *([("Regularizers", ", ".join(summary["regularize"]))] if summary.get("regularize") else []),
         ("Seed", str(summary["seed"])),
         ("Training", f"{steps}, {epochs_in_words(summary['epochs'])} in {duration(summary['seconds'])}"),
