@@ -7,7 +7,7 @@ named study, and kept in its folder (`study.scores`). Nothing here imports torch
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from softbias.errors import unknown_name
 from softbias.pages.format import NONE
@@ -99,6 +99,15 @@ class Metric:
         """
         text = f"{self.number(abs(value))} ± {self.number(half)} {self.unit}"
         return text if self.name == "accuracy" else f"{text} of {self.title}"
+
+    def for_choosing(self) -> Metric:
+        """The same score of validation pictures.
+
+        >>> ACCURACY.for_choosing().axis, METRICS["macro_f1"].for_choosing().axis
+        ('validation accuracy', 'macro F1 on validation pictures')
+        """
+        axis, over = (words.replace("test", "validation") for words in (self.axis, self.over))
+        return replace(self, axis=axis, over=over)
 
     def better(self, difference: float) -> bool:
         """Whether the first of two is the better one, given first minus second."""

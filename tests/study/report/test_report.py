@@ -113,6 +113,7 @@ def test_numbers_of_a_set_that_is_not_here_come_with_a_warning(tmp_path, quick_c
 def test_a_study_for_choosing_says_that_no_test_picture_was_looked_at(tmp_path, quick_charts):
     chosen = write_report(make_study(tmp_path / "a", ("deit_nano",), (1.0,), seeds=1, study={"data_options": {"score": "val"}}))
     plain = write_report(make_study(tmp_path / "b", ("deit_nano",), (1.0,), seeds=1))
+    assert "validation accuracy" in chosen.read_text() and "validation accuracy" not in plain.read_text()
     assert "no test picture was looked at" in text_of(chosen) and "no test picture was looked at" not in text_of(plain)
 
 

@@ -23,7 +23,8 @@ def differences_blocks(results: Results, data: str) -> list[ReportBlock]:
     many = len(results.material.arms) > ALL_PAIRS_UP_TO
     first = f" There are many models; each is compared with the first only, {results.material.arms[0]}." if many else ""
     thick = "Thick: 95 % t interval over seeds. " if results.seeds > 1 else ""
-    thin = "Thin: 95 % bootstrap interval over test pictures. " if results.comparisons["images_low"].notna().any() else ""
+    known = results.comparisons["images_low"].notna().any()
+    thin = f"Thin: 95 % bootstrap interval over {results.metric.over}. " if known else ""
     single = "" if thick or thin else "With one seed these are single differences, not findings. "
     text = f"{thick}{thin}{single}Runs are paired by seed, and both models see the same pictures.{first}"
     return [ReportBlock([chart], text, [differences_table(results, data)])]
@@ -44,9 +45,9 @@ def differences_chart(results: Results, data: str) -> Chart | None:
         hover = [f"{name}, {of_the_data(row.amount)}", f"{metric.number(row.difference, sign=True)} {metric.unit}, n = {row.n}"]
         hover += [f"over seeds {metric.span(row.seeds_low, row.seeds_high, sign=True)}"] if row.n > 1 else []
         if np.isfinite(row.images_low):
-            hover += [f"over test pictures {metric.span(row.images_low, row.images_high, sign=True)}"]
+            hover += [f"over {metric.over} {metric.span(row.images_low, row.images_high, sign=True)}"]
             edges: dict[str, Any] = {"low": [factor * row.images_low], "high": [factor * row.images_high]}
-            series.append(Series("span", "test pictures", x, y, **pair, **edges))
+            series.append(Series("span", metric.over, x, y, **pair, **edges))
             values += [factor * row.images_low, factor * row.images_high]
         edges = {"low": [factor * row.seeds_low], "high": [factor * row.seeds_high]} if row.n > 1 else {}
         series.append(Series("across", row.arm, x, y, **pair, **edges, hover=["\n".join(hover)]))

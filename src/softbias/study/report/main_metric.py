@@ -199,7 +199,7 @@ def table_note(results: Results) -> str:
     note = f"{metric.heading}{' in percent' if metric.share else ''}."
     note += " ± is the 95 % t interval over n seeds." if results.seeds > 1 else ""
     if results.summary["images_low"].notna().any():
-        note += f" “{short_name(metric)}”: {interval_name(metric)}{' (Wilson)' if metric.over == 'test pictures' else ''}."
+        note += f" “{short_name(metric)}”: {interval_name(metric)}{' (Wilson)' if metric.over.endswith('pictures') else ''}."
     return note
 
 

@@ -92,6 +92,7 @@ def gather(folders: Sequence[Path]) -> Material:
     folder = folders[0] if len(folders) == 1 and is_study(folders[0]) else None
     study = next((read_study(given) for given in folders if (given / "study.yaml").is_file()), None)
     metric = usable_metric(frame, study.metric) if study else ACCURACY
+    metric = metric.for_choosing() if study and study.data_options.get("score") == "val" else metric
     runs = prepare(frame, metric)
     arms = [arm for arm in dict.fromkeys(frame["arm"]) if arm in set(runs["arm"])]
     sets, scores = list(dict.fromkeys(runs["data"])), read_scores(folder) if folder else None
