@@ -67,6 +67,14 @@ def test_options_of_the_images_are_given_as_plainly_as_on_the_command_line(image
 
 
 @pytest.mark.usefixtures("no_page")
+def test_a_run_for_choosing_scores_val_and_calls_it_so(run, image_folder, tmp_path, capsys):
+    out = tmp_path / "chosen"
+    assert main(["fit", str(image_folder), "--score", "val", "--out", str(out), *SHORT]) == 0
+    assert "n = 6 validation pictures" in capsys.readouterr().out
+    assert json.loads((out / "summary.json").read_text())["pictures"] == {"train": 42, "val": 0, "test": 6}
+    assert main(["runs", "diff", str(run), str(out)]) == 0 and "score" in capsys.readouterr().out
+
+
 def test_it_says_what_it_chose_and_why(image_folder, tmp_path, capsys):
     assert main(["fit", str(image_folder), "--out", str(tmp_path / "run"), *SHORT]) == 0
     printed = capsys.readouterr().out

@@ -128,6 +128,11 @@ def test_the_numbers_of_the_run_are_on_the_page(tmp_path):
         assert part in text, part
 
 
+def test_a_run_for_choosing_names_what_was_scored(tmp_path):
+    scores = {**score(PROBABILITIES, LABELS, NAMES), "what": "validation pictures"}
+    assert "50.0 % accuracy on 6 validation pictures" in text_of(write_page(make_run(tmp_path, test=scores), pets()))
+
+
 def test_a_model_below_the_baseline_is_called_below_it(tmp_path):
     below = write_page(make_run(tmp_path / "a"))
     assert "40.0 percentage points" in text_of(below)

@@ -112,6 +112,8 @@ def finish(
             objective=objective, device=accelerator.device, precision=accelerator.autocast(),
         )  # fmt: skip
         summary["test"] = objective.pretext_scores(scores, data.class_names) if objective.pretext else scores
+        if spec.data_options.get("score") == "val":
+            summary["test"]["what"] = "validation pictures"
     if not accelerator.is_main_process:
         return summary
     if objective.learns_features:
