@@ -73,6 +73,8 @@ def test_a_run_for_choosing_scores_val_and_calls_it_so(run, image_folder, tmp_pa
     assert "n = 6 validation pictures" in capsys.readouterr().out
     assert json.loads((out / "summary.json").read_text())["pictures"] == {"train": 42, "val": 0, "test": 6}
     assert main(["runs", "diff", str(run), str(out)]) == 0 and "score" in capsys.readouterr().out
+    for words, scored in (([], "n = 6 val pictures"), (["--score", "test"], "n = 12 test pictures")):
+        assert main(["evaluate", str(out), *words]) == 0 and scored in capsys.readouterr().out
 
 
 def test_it_says_what_it_chose_and_why(image_folder, tmp_path, capsys):

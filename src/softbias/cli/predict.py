@@ -109,6 +109,7 @@ def evaluate(
     /,
     data: ShortText | None = None,
     split: Literal["test", "val", "train", "all"] | None = None,
+    score: Literal["test", "val"] | None = None,
     data_dir: FilePath | None = None,
     skip_broken: bool = False,
     mirror: bool = False,
@@ -120,6 +121,7 @@ def evaluate(
     Args:
         data: Other pictures of the same classes: a folder, a CSV file, arrays, or a named set.
         split: Which pictures; test if not given, and all of them for a folder or file given with --data.
+        score: Of a run for choosing (fit --score val): test scores its test pictures, which it has not seen.
         data_dir: Folder of named sets.
         skip_broken: Leave out pictures that cannot be read, and say how many.
         mirror: Average over every picture and its mirror image, as in predict.
@@ -128,7 +130,9 @@ def evaluate(
     """
     from softbias.runs.inference import evaluate
 
-    found = evaluate(run, data, split=split, data_dir=data_dir, skip_broken=skip_broken, mirror=mirror, device=device)
+    found = evaluate(
+        run, data, split=split, score=score, data_dir=data_dir, skip_broken=skip_broken, mirror=mirror, device=device
+    )
     if json:
         echo(*json_module.dumps(found.to_dict(), indent=2).split("\n"))
         return

@@ -144,6 +144,7 @@ def evaluate(
     data: AnyPath | Dataset | None = None,
     *,
     split: ShortText | None = None,
+    score: ShortText | None = None,
     data_dir: AnyPath | None = None,
     skip_broken: bool = False,
     mirror: bool = False,
@@ -153,6 +154,8 @@ def evaluate(
 
     source   see `predict`
     split    "train", "val", "test" or "all"; "test" if not given, and "all" for a folder or a file of other images
+    score    "test" or "val", as in `fit`; the run's own if not given. A run for choosing (score="val") meets its test images
+             with score="test"
     mirror   see `predict`
     """
     run = find_run(source)
@@ -160,7 +163,7 @@ def evaluate(
         raise SoftbiasError(f"{source} is not a run that knows its pictures; name some with --data")
     classifier = open_classifier(run or source, device=find_device(device))
     objective = find_objective("supervised" if run is None else run.spec.recipe.objective)
-    options = {"data_dir": None if data_dir is None else str(data_dir), "skip_broken": skip_broken or None}
+    options = {"data_dir": None if data_dir is None else str(data_dir), "skip_broken": skip_broken or None, "score": score}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if data is None:
         assert run is not None
@@ -192,6 +195,8 @@ def evaluate(
     )
     if objective.pretext:
         scores |= objective.pretext_scores(scores, labeled.class_names)
+    if name == "test" and any(note.kind == "scored-on-val" for note in images.notes):
+        name = "val"
     notes = images.notes_without_splits if name == "all" else images.notes
     if run is not None and not run.finished:
         notes = (*notes, Note("run-not-finished", {"name": classifier.name}))
