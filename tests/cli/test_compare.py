@@ -75,7 +75,8 @@ def test_a_file_without_images_takes_those_of_the_command(study, image_folder, t
 def test_scores_for_choosing_are_those_of_val(image_folder, tmp_path, capsys):
     words = ["compare", str(image_folder), "--models", "deit_nano@patch_size=8", "--seeds", "1", "--img-size", "32"]
     assert main([*words, "--score", "val", "--out", str(tmp_path / "s"), *QUICK]) == 0
-    assert "test pictures themselves are not looked at" in " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "test pictures themselves are not looked at" in printed and "95 % interval over validation pictures only" in printed
     (config,) = (tmp_path / "s" / "runs").glob("*/config.yaml")
     assert yaml.safe_load(config.read_text())["data_options"] == {"img_size": 32, "score": "val"}
     assert "--score" in fails(capsys, "study", tmp_path / "s", "--score", "test")

@@ -24,7 +24,7 @@ from softbias.runs.start import Start, start_note
 from softbias.runs.store import Store
 from softbias.schema import checked_arguments
 from softbias.study.arms import Arm, arms_from
-from softbias.study.comparison import compare_arms, summarize, usable_metric
+from softbias.study.comparison import compare_arms, metric_of, summarize
 from softbias.study.estimate import StudyPlan, plan_study
 from softbias.study.execute import ExecutionSettings, Executor, ThisProcess, execute
 from softbias.study.frame import runs_frame, store_path
@@ -180,7 +180,7 @@ def run_study(
             failed = [(labels[id], result.error or "") for id, result in results.items() if result.state == "failed"]
     frame = runs_frame(out)
     made = make_report(out, display) if report and len(frame) else None
-    return Comparison(out, plan, frame, tuple(failed), made, usable_metric(frame, spec.metric))
+    return Comparison(out, plan, frame, tuple(failed), made, metric_of(frame, spec))
 
 
 def unwatched(spec: StudySpec, plan: StudyPlan, store: Store) -> list[str]:

@@ -33,6 +33,7 @@ from softbias.stats import (
 )
 from softbias.study.headline import ALPHA, LEAST_SEEDS
 from softbias.study.metric import ACCURACY, OWN, Metric, find_metric
+from softbias.study.spec import StudySpec
 
 CELL = ["data", "amount", "arm"]
 MEANS = [*OWN, "baseline_accuracy", "images_per_second", "seconds", "peak_memory"]
@@ -68,6 +69,12 @@ def usable_metric(frame: pd.DataFrame, name: str) -> Metric:
     """The metric of a study, or accuracy where no run has it: a measurement may have failed, and a set has fewer classes."""
     wanted = find_metric(name)
     return ACCURACY if prepare(frame, wanted).empty else wanted
+
+
+def metric_of(frame: pd.DataFrame, study: StudySpec) -> Metric:
+    """What a study is about, as far as its runs have it; of one for choosing, on validation images."""
+    metric = usable_metric(frame, study.metric)
+    return metric.for_choosing() if study.data_options.get("score") == "val" else metric
 
 
 def summarize(frame: pd.DataFrame, metric: Metric = ACCURACY) -> pd.DataFrame:

@@ -8,7 +8,7 @@ So the outputs themselves need not learn which class is rare, and treat all clas
 a target, t = (1 − ε) y + ε π; an even mixture would say that rare classes are frequent.
 
 "balanced": the loss of an image of class k is multiplied by 1 / (K π_k). A class with two images in two thousand then has forty
-times the weight of others, and where its images are mixed with others its loss outweighs all else.
+times the mean weight, and where its images are mixed with others its loss can outweigh all else.
 """
 
 from __future__ import annotations

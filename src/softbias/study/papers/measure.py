@@ -29,7 +29,7 @@ from softbias.runs.run import Run
 from softbias.stats import t_interval
 from softbias.study.arms import Arm
 from softbias.study.compare import Comparison, make_report, run_study
-from softbias.study.comparison import prepare, usable_metric
+from softbias.study.comparison import metric_of, prepare
 from softbias.study.frame import runs_frame
 from softbias.study.papers.named import Measurement, NamedStudy, Scale
 from softbias.study.progress import StudyDisplay
@@ -63,7 +63,7 @@ def reproduce(
         measure(named.after, scale, done.path, device, display)
     frame = runs_frame(done.path)
     made = make_report(done.path, display) if report else None
-    return replace(done, runs=frame, report=made, metric=usable_metric(frame, spec.metric))
+    return replace(done, runs=frame, report=made, metric=metric_of(frame, spec))
 
 
 def measure(

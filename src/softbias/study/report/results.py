@@ -19,7 +19,7 @@ from softbias.files import escaped
 from softbias.pages.charts import Chart, Table
 from softbias.runs.answers import Answers
 from softbias.runs.run import Run
-from softbias.study.comparison import compare_arms, prepare, summarize, usable_metric
+from softbias.study.comparison import compare_arms, metric_of, prepare, summarize
 from softbias.study.frame import Damage, read_runs
 from softbias.study.headline import each
 from softbias.study.learning_curve import Fitted, curve_fits, matching_data
@@ -91,8 +91,7 @@ def gather(folders: Sequence[Path]) -> Material:
         )
     folder = folders[0] if len(folders) == 1 and is_study(folders[0]) else None
     study = next((read_study(given) for given in folders if (given / "study.yaml").is_file()), None)
-    metric = usable_metric(frame, study.metric) if study else ACCURACY
-    metric = metric.for_choosing() if study and study.data_options.get("score") == "val" else metric
+    metric = metric_of(frame, study) if study else ACCURACY
     runs = prepare(frame, metric)
     arms = [arm for arm in dict.fromkeys(frame["arm"]) if arm in set(runs["arm"])]
     sets, scores = list(dict.fromkeys(runs["data"])), read_scores(folder) if folder else None
