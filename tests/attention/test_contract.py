@@ -29,6 +29,7 @@ TABLE: list[tuple[str, int, Grid, dict[str, Any]]] = [  # name, heads, grid, opt
     ("masked", 2, Grid(3, 5), {"norm": "softmax", "roll": "none", "kernel": "exp_l1"}),
     ("masked", 4, Grid(4, 4, prefix=1), {"norm": "softmax", "kernel": "conv3x3"}),
     ("masked", 2, Grid(3, 4, prefix=1), {"roll": "released", "qkv_bias": False}),
+    ("masked", 4, Grid(3, 4, prefix=1), {"biased_gradient": False}),
     ("window", 4, Grid(4, 4), {"window": 2}),
     ("window", 2, Grid(3, 5, prefix=1), {"window": 2}),
     ("window", 4, Grid(5, 4), {"window": 3, "mode": "shifted"}),

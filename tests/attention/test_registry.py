@@ -85,6 +85,10 @@ REFUSALS = {
     "mask kernel": (lambda: Masked(32, 4, Grid(4, 4), kernel="conv5x5"), "exp_l2, .*conv3x3, ones, but kernel='conv5x5'"),
     "gaussian of no width": (lambda: Masked(32, 4, Grid(4, 4), kernel="gaussian(0)"), "but kernel='gaussian"),
     "gaussian of two points": (lambda: Masked(32, 4, Grid(4, 4), kernel="gaussian(1.2.3)"), "but kernel='gaussian"),
+    "unscaled gradient": (
+        lambda: Masked(32, 4, Grid(4, 4), norm="softmax", biased_gradient=False),
+        "biased_gradient=False needs norm='frobenius'",
+    ),
     "mask norm": (lambda: Masked(32, 4, Grid(4, 4), norm="l1"), "norm must be one of frobenius, softmax, but norm='l1'"),
     "mask fit": (lambda: Masked(32, 4, Grid(4, 4), fit="lbfgs"), "fit must be one of svd, adam, sgd, but fit='lbfgs'"),
     "mask roll": (lambda: Masked(32, 4, Grid(4, 4), roll="left"), "one of paper, released, none, but roll='left'"),

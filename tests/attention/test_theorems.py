@@ -137,6 +137,20 @@ def test_a_mask_of_ones_with_the_frobenius_norm_is_linear_attention():
     close(layer(x), layer.merge((q @ (k.mT @ v)) / norms), 1e-6)
 
 
+def test_an_unscaled_gradient_reaches_the_scores_without_the_mask_and_changes_no_value():
+    biased, unscaled = (Masked(16, 4, Grid(3, 5, prefix=1), biased_gradient=biased).double() for biased in (True, False))
+    unscaled.load_state_dict(biased.state_dict())
+    x = noise(2, 16, 16)
+    close(unscaled(x), biased(x), 0)
+    close(unscaled.attention_map(x), biased.attention_map(x), 0)
+    scores, weights = noise(2, 4, 16, 16, seed=1).requires_grad_(), noise(2, 4, 16, 16, seed=2)
+    for layer, wanted in ((biased, biased.mask() * weights), (unscaled, weights)):
+        by_scores, by_mask = torch.autograd.grad((layer.masked_scores(scores) * weights).sum(), [scores, layer.mask_a])
+        close(by_scores, wanted)
+        masks = biased.mask()
+        close(by_mask, torch.autograd.grad((masks * scores.detach() * weights).sum(), biased.mask_a)[0])
+
+
 def test_a_mask_that_is_not_learned_stays_and_the_rest_learns():
     layer = Masked(16, 4, Grid(3, 5, prefix=1), kernel="ones", rank=1, learned=False)
     before = layer.mask().clone()

@@ -7,6 +7,9 @@
 The mask starts as a kernel around each patch and is learned with everything else, or stays as it is (`learned=False`). M⁺ is
 max(M, 1e-4) in value with the gradient of M, so that a negative entry can recover and no row becomes empty.
 
+A mask scales the gradient of the scores as it scales the scores, ∂J/∂S = M ⊙ ∂J/∂(S ⊙ M). The paper calls this gradient biasing
+and takes it for a reason why masks help. `biased_gradient=False` is the control: the same map, and ∂J/∂S = ∂J/∂(S ⊙ M).
+
 We differ from the paper's code in the fit (truncated SVD, the exact optimum, at once; `fit="adam"` is its 10,000 steps) and
 in the roll with a class token (`roll="released"` repeats its slip). The Frobenius norm is one number per image and head, so
 the output is divided by it and not the map. On a GPU fused kernels do that, compute the mask as well, and keep no map in
@@ -53,6 +56,7 @@ class Masked(Attention):
         fit: ShortText = "svd",
         roll: ShortText = "paper",
         learned: bool = True,
+        biased_gradient: bool = True,
         qkv_bias: bool = True,
     ) -> None:
         super().__init__(width, heads, grid, qkv_bias=qkv_bias)
@@ -65,8 +69,11 @@ class Masked(Attention):
                 raise SoftbiasError(f"{name} must be one of {', '.join(choices)}, but {name}={value!r}")
         if not 1 <= rank <= len(grid):
             raise SoftbiasError(f"rank must lie between 1 and the number of tokens, {len(grid)}, but rank={rank}")
+        if norm == "softmax" and not biased_gradient:
+            raise SoftbiasError("biased_gradient=False needs norm='frobenius': under a softmax the mask scales no gradient")
         kernel_map(Grid(1, 1), kernel)  # refuse an unknown kernel here, also where nothing is fitted (on "meta")
         self.norm, self.rank, self.kernel, self.fit, self.roll = norm, rank, kernel, fit, roll
+        self.biased_gradient = biased_gradient
         self.rows_sum_to_one = norm == "softmax"
         self.mask_a = nn.Parameter(torch.empty(heads, rank, len(grid)), requires_grad=learned)
         self.mask_b = nn.Parameter(torch.empty(heads, rank, len(grid)), requires_grad=learned)
@@ -120,12 +127,14 @@ class Masked(Attention):
         return unroll(a.mT.float() @ b.float(), self.grid.prefix, self.roll)
 
     def score_mask(self) -> Tensor | None:
-        return self.mask() if self.norm == "frobenius" else None  # under a softmax the mask is a term of the scores
+        factor = self.norm == "frobenius" and self.biased_gradient  # under a softmax the mask is a term of the scores
+        return self.mask() if factor else None
 
     @classmethod
     def options_to_replace(cls, source: Attention, options: Mapping[str, Any]) -> dict[str, Any]:
         """In place of full attention a mask of ones under a softmax, so that the function stays the same."""
-        same = {"norm": "softmax", "kernel": "ones"} if source.is_plain() else {}
+        possible = source.is_plain() and options.get("biased_gradient", True)  # without it there is no softmax
+        same = {"norm": "softmax", "kernel": "ones"} if possible else {}
         return super().options_to_replace(source, same | dict(options))
 
     @classmethod
@@ -151,11 +160,20 @@ class Masked(Attention):
         scores = self.scores(q, k)
         if self.norm == "softmax":
             return (scores + self.log_mask()).softmax(-1)
-        masked = scores * self.mask()
+        masked = self.masked_scores(scores)
         return masked / (frobenius(masked) + EPSILON)
 
+    def masked_scores(self, scores: Tensor) -> Tensor:
+        """S ⊙ M; without a biased gradient, S has the gradient that it would have if M were one.  # (B, H, N, N)"""
+        mask = self.mask().to(scores.dtype)
+        if self.biased_gradient:
+            return scores * mask
+        fixed = scores.detach()
+        return fixed * mask + (scores - fixed)  # adds an exact zero
+
     def fused(self, qkv: Tensor) -> Tensor | None:
-        program = dispatch.masked_attention(qkv) if self.norm == "frobenius" else None
+        served = self.norm == "frobenius" and self.biased_gradient
+        program = dispatch.masked_attention(qkv) if served else None
         if program is None:
             return None
         return program(qkv, self.mask_a, self.mask_b, self.scale, self.grid.prefix, self.roll)
@@ -163,7 +181,7 @@ class Masked(Attention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.norm == "softmax":
             return dispatch.dot_product_attention(q, k, v, self.log_mask().to(q.dtype), scale=self.scale)
-        return self.apply_scores(self.scores(q, k) * self.mask().to(q.dtype), v)
+        return self.apply_scores(self.masked_scores(self.scores(q, k)), v)
 
     def apply_scores(self, scores: Tensor, v: Tensor) -> Tensor:
         if self.norm == "softmax":

@@ -72,6 +72,7 @@ def ibit(
     kernel: ShortText = "exp_l2",
     fit: ShortText = "svd",
     roll: ShortText | None = None,
+    biased_gradient: bool = True,
     released: bool = False,
     **image: Any,
 ) -> ModelSpec:
@@ -79,6 +80,7 @@ def ibit(
 
     unmasked is the attention of the other blocks: "full" has a softmax, so that it takes the Frobenius norm away together with
     the mask; "ones" is a mask of ones that stays, under the same norm, so that it takes the mask away alone.
+    biased_gradient=False leaves the gradient of the scores unscaled by the mask.
 
     released=True is the published code rather than the paper: the mask is read one column off, the branch is added to its
     normalized input, there is no norm after the last block, and the eps of norms is 1e-5; positions are a 1-D sinusoid; a tenth
@@ -90,6 +92,7 @@ def ibit(
         raise SoftbiasError(f"masked_blocks must lie between 0 and depth={depth}, but masked_blocks={masked_blocks}")
     roll = roll or ("released" if released else "paper")
     options = {"norm": norm, "rank": rank, "kernel": kernel, "fit": fit, "roll": roll}
+    options |= {} if biased_gradient else {"biased_gradient": False}
     ones = Layer("masked", {"norm": norm, "rank": 1, "kernel": "ones", "learned": False})
     other = ones if unmasked == "ones" and norm != "softmax" else Layer("full")  # the same function under a softmax
     release: dict[str, Any] = {}
