@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from softbias.runs.run import Run
-from softbias.study.packing import unpacked
+from softbias.study.archive import unpacked
 from softbias.study.report import write_report
 from softbias.study.report.results import Results, gather
 from softbias.study.spec import StudySpec, read_study

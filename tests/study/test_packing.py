@@ -17,10 +17,11 @@ from softbias.errors import SoftbiasError
 from softbias.runs.answers import Answers
 from softbias.runs.predictions import Predictions
 from softbias.runs.run import Run
+from softbias.study.archive import unpacked
 from softbias.study.arms import arms_from
 from softbias.study.compare import run_study
 from softbias.study.frame import runs_frame
-from softbias.study.packing import pack, unpacked
+from softbias.study.packing import pack
 from softbias.study.plan import PLAN_FILE
 from softbias.study.report import write_report
 from softbias.study.scores import Score, Scores, read_scores, write_scores
@@ -169,6 +170,36 @@ def test_the_same_study_makes_the_same_bytes(study, packed, tmp_path):
     assert pack(study, out=tmp_path / "again.zip").path.read_bytes() == packed.read_bytes()
 
 
+def test_the_labels_of_images_that_several_runs_share_are_stored_once(study, packed):
+    with zipfile.ZipFile(packed) as archive:
+        names = archive.namelist()
+    scored = [run for run in all_runs(study) if run.answers() is not None]
+    assert len(scored) == 4 and len([name for name in names if name.endswith("answers.npz")]) == 4
+    assert len([name for name in names if name.endswith("labels.npz")]) == 1
+    with unpacked(packed) as folder:
+        assert len(list(folder.glob("runs/*/labels.npz"))) == 4 and not (folder / "same.json").exists()
+
+
+def test_answers_in_one_file_are_read_as_well(packed, tmp_path):
+    with unpacked(packed) as folder:
+        run = next(run for run in all_runs(folder) if run.answers() is not None)
+        wanted = run.answers()
+        with np.load(run.path / "labels.npz") as labels, np.load(run.path / "answers.npz") as answers:
+            np.savez(tmp_path / "answers.npz", **labels, **answers)
+    found = Answers.read(tmp_path)
+    for name in ("index", "labels", "predicted", "rank", "confidence"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
+
+
+def test_answers_that_lack_a_column_or_the_labels_are_refused(tmp_path):
+    np.savez(tmp_path / "answers.npz", predicted=np.zeros(3, np.uint8), rank=np.zeros(3, np.uint8))
+    with pytest.raises((SoftbiasError, OSError), match=r"labels\.npz"):
+        Answers.read(tmp_path)
+    np.savez(tmp_path / "labels.npz", index=np.arange(3), label=np.zeros(3, np.uint8))
+    with pytest.raises(SoftbiasError, match="the array confidence is missing"):
+        Answers.read(tmp_path)
+
+
 def archive_with(name: str, content: bytes = b"x") -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
@@ -182,6 +213,10 @@ BAD = {
     "a way out": archive_with("../study.yaml"),
     "a hidden way out": archive_with("runs/../../study.yaml"),
     "an absolute path": archive_with("/study.yaml"),
+    "a copy that leads out": archive_with("same.json", b'{"../study.yaml": "same.json"}'),
+    "a copy of nothing": archive_with("same.json", b'{"study.yaml": "gone.yaml"}'),
+    "no list of copies": archive_with("same.json", b"[]"),
+    "a copy of two": archive_with("same.json", b'{"study.yaml": ["same.json"]}'),
 }
 
 
@@ -194,7 +229,7 @@ def test_a_file_that_is_no_packed_study_is_refused_in_one_line(content, tmp_path
 
 
 def test_an_archive_that_grows_beyond_its_bound_is_not_unpacked(packed, monkeypatch):
-    monkeypatch.setattr("softbias.study.packing.MOST_BYTES", 5000)
+    monkeypatch.setattr("softbias.study.archive.MOST_BYTES", 5000)
     with pytest.raises(SoftbiasError, match="more than 5,000 bytes"), unpacked(packed):
         pass
 

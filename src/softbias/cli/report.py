@@ -37,7 +37,7 @@ def report(
         page = Run(runs[0]).page()
         echo(f"{page}: {page.stat().st_size / 1e6:.1f} MB, opens offline")
         return
-    from softbias.study.packing import study_folder
+    from softbias.study.archive import study_folder
     from softbias.study.report import write_report
 
     with ExitStack() as stack:

@@ -1,12 +1,12 @@
 """What a run answered on its test images: class and confidence. That is enough to compare runs image by image.
 
-A run has them in its predictions. A packed run (`study.packing`) has them alone, as answers.npz:
+A run has them in its predictions. A packed run (`study.packing`) has them alone, in two files:
 
-index        (n,) which images of the set
-label        (n,)
-predicted    (n,)
-rank         (n,) number of classes that are more likely than the right one
-confidence   (n,) probability of the predicted class, as a whole number of 255ths
+labels.npz    index (n,), which images of the set; label (n,). Runs on the same images have the same file
+answers.npz   predicted (n,); rank (n,), number of classes that are more likely than the right one; confidence (n,), probability
+              of the predicted class, as a whole number of 255ths
+
+In older packed studies answers.npz has all five.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from softbias.checksums import verify_file
 from softbias.data.array_files import ArrayFiles
 from softbias.errors import SoftbiasError
 from softbias.files import replacing
 from softbias.runs.predictions import Predictions
 
+ANSWERS, LABELS = "answers.npz", "labels.npz"
 MOST_CONFIDENT = 255
+COLUMNS = ("index", "label", "predicted", "rank", "confidence")
 
 
 @dataclass(frozen=True)
@@ -58,24 +61,37 @@ class Answers:
         ordered = {name: getattr(self, name)[order] for name in ("index", "labels", "predicted", "rank", "confidence")}
         return replace(self, **ordered, files=files)
 
-    def write(self, path: Path) -> None:
+    def write(self, folder: Path) -> None:
         """Without the names of files, which may be private. The same answers always make the same bytes."""
-        columns: dict[str, NDArray[Any]] = {
-            "index": self.index.astype(np.int32),
-            "label": small(self.labels),
-            "predicted": small(self.predicted),
-            "rank": small(self.rank),
-            "confidence": np.rint(self.confidence * MOST_CONFIDENT).astype(np.uint8),
+        files: dict[str, dict[str, NDArray[Any]]] = {
+            LABELS: {"index": self.index.astype(np.int32), "label": small(self.labels)},
+            ANSWERS: {
+                "predicted": small(self.predicted),
+                "rank": small(self.rank),
+                "confidence": np.rint(self.confidence * MOST_CONFIDENT).astype(np.uint8),
+            },
         }
-        with replacing(path) as temporary, temporary.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **columns)
+        for name, columns in files.items():
+            with replacing(folder / name) as temporary, temporary.open("wb") as stream:
+                np.savez(stream, allow_pickle=False, **columns)
 
     @staticmethod
-    def read(path: Path) -> Answers:
-        with ArrayFiles(path) as file:
-            arrays = {name: file.read(name) for name in ("index", "label", "predicted", "rank", "confidence")}
+    def read(folder: Path) -> Answers:
+        """Each file is compared with its checksum first."""
+        arrays: dict[str, NDArray[Any]] = {}
+        path = folder / ANSWERS
+        for name in (ANSWERS, LABELS):
+            if name == LABELS and "label" in arrays:
+                break
+            verify_file(folder / name)
+            with ArrayFiles(folder / name) as file:
+                arrays |= {column: file.read(column) for column in COLUMNS if column in file.names}
+        missing = [name for name in COLUMNS if name not in arrays]
+        if missing:
+            raise SoftbiasError(f"{path}: the array {missing[0]} is missing")
         n = len(arrays["index"]) if arrays["index"].ndim else 0
-        for name, array in arrays.items():
+        for name in COLUMNS:
+            array = arrays[name]
             if array.dtype.kind not in "iu" or array.shape != (n,):
                 raise SoftbiasError(
                     f"{path}: {name} must be whole numbers, one per picture, but is {array.dtype} of shape {array.shape}"

@@ -4,7 +4,7 @@ config.yaml                                        what defines it, before all o
 metrics.jsonl, split.csv, head.safetensors         while it trains
 attention-before.npz, attention-after.npz          where it has regularizers, before and after training
 predictions.npz, neighbors.npz                     from its model: of a classifier, of one that learned features alone
-answers.npz                                        instead of predictions.npz, in a packed study
+answers.npz, labels.npz                            instead of predictions.npz, in a packed study
 model/                                             with checksums of its own, see `models.storage`
 environment.json, summary.json, SHA256SUMS         the checksums of all files before it
 report.html, confusion.png                         drawn from them, and again by `softbias report`
@@ -21,13 +21,15 @@ from collections.abc import Sequence
 from softbias.checksums import CHECKSUMS, DamagedError, read_checksums, verify_file, write_checksums
 from softbias.errors import SoftbiasError
 from softbias.models.storage import is_whole
+from softbias.runs.answers import ANSWERS, LABELS
 from softbias.runs.galleries import AFTER, BEFORE
 from softbias.runs.run import Run
 
 MODEL, METRICS, SUMMARY = "model", "metrics.jsonl", "summary.json"
-PREDICTIONS, ANSWERS, NEIGHBORS = "predictions.npz", "answers.npz", "neighbors.npz"
+PREDICTIONS, NEIGHBORS = "predictions.npz", "neighbors.npz"
 RESULTS = (
-    METRICS, "split.csv", "head.safetensors", BEFORE, AFTER, PREDICTIONS, ANSWERS, NEIGHBORS, "environment.json", SUMMARY,
+    METRICS, "split.csv", "head.safetensors", BEFORE, AFTER, PREDICTIONS, ANSWERS, LABELS, NEIGHBORS, "environment.json",
+    SUMMARY,
 )  # fmt: skip
 PAGE, CONFUSION = "report.html", "confusion.png"
 ENDS = {PAGE: b"</html>", CONFUSION: b"IEND\xaeB`\x82"}  # of a whole file

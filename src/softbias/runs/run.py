@@ -36,7 +36,7 @@ from softbias.errors import SoftbiasError
 from softbias.files import write_text
 from softbias.json_file import MOST_BYTES_OF_TABLES, read_json
 from softbias.notes import Note
-from softbias.runs.answers import Answers
+from softbias.runs.answers import ANSWERS, Answers
 from softbias.runs.predictions import Predictions
 from softbias.runs.spec import RunSpec, Summary, differences, epoch_rows, read_config, read_notes, write_config
 from softbias.runs.start import SAME_STORE, Start
@@ -101,7 +101,7 @@ class Run:
 
     @property
     def answers_path(self) -> Path:
-        return self.path / "answers.npz"
+        return self.path / ANSWERS
 
     @property
     def neighbors_path(self) -> Path:
@@ -159,10 +159,7 @@ class Run:
         found = self.predictions()
         if found is not None:
             return Answers.of(found)
-        if not self.answers_path.is_file():
-            return None
-        verify_file(self.answers_path)
-        return Answers.read(self.answers_path)
+        return Answers.read(self.path) if self.answers_path.is_file() else None
 
     def metrics(self) -> list[dict[str, Any]]:
         """A row per epoch; a last line that a kill tore is dropped."""

@@ -9,47 +9,32 @@ The file is small enough to keep beside a text, and its report is that of the st
 probabilities of all classes, names of pictures, and pages, which `softbias report` draws again. A set that is named by a path
 outside of the working folder is named by its last part, so that the file tells nothing about the machine; the ids of its runs
 follow.
-
-The same study always makes the same bytes: entries are sorted, and their time is that at which their run was finished.
 """
 
 from __future__ import annotations
 
-import calendar
 import json
-import lzma
-import os
-import re
 import tempfile
-import time
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from softbias.checksums import write_checksums
-from softbias.errors import SoftbiasError, in_one_line
-from softbias.files import replacing, require_regular, write_bytes, write_text
+from softbias.errors import SoftbiasError
+from softbias.files import replacing, write_bytes, write_text
 from softbias.runs.artifacts import RESULTS
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec, write_config
 from softbias.runs.start import SAME_STORE
+from softbias.study.archive import SUFFIX, study_folder, write_archive
 from softbias.study.frame import run_folders
 from softbias.study.plan import PLAN_FILE, PlanRow, read_plan
 from softbias.study.scores import EXTRA
 from softbias.study.spec import DifferentStudyError, StudySpec, extended, read_study, write_study
 
-SUFFIX = ".zip"
-ENTRY = re.compile(r"[\w.+-]+(/[\w.+-]+){0,4}")
 TEXTS, FIGURES = (".json", ".csv"), (".png", ".svg")  # that measurements on the runs leave
-MOST_ENTRIES, MOST_BYTES = 200_000, 2 * 2**30  # of a file that is unpacked
-EARLIEST = calendar.timegm((1980, 1, 1, 0, 0, 0))  # time of an entry
-DAMAGE = (
-    OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,7 +78,7 @@ def pack(*studies: str | Path, out: str | Path) -> Packed:
                 copy_measurements(folders[0], copy, names)
             times = {specs[run.spec.id].title: run.summary_path.stat().st_mtime for run in runs.values()}
             with replacing(out) as file:
-                write_zip(copy, file, times)
+                write_archive(copy, file, times)
     return Packed(out, len(runs), out.stat().st_size)
 
 
@@ -165,7 +150,7 @@ def copy_run(run: Run, spec: RunSpec, to: Path) -> None:
     write_text(to / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in run.metrics()))
     answers = run.answers()
     if answers is not None:
-        answers.write(to / run.answers_path.name)
+        answers.write(to)
     for file in sorted(run.probe_folder.glob("*.jsonl")) if run.probe_folder.is_dir() else ():
         (to / run.probe_folder.name).mkdir(exist_ok=True)
         write_text(to / run.probe_folder.name / file.name, file.read_text(encoding="utf-8"))
@@ -199,62 +184,3 @@ def renamed(value: Any, names: Mapping[str, str]) -> Any:
         for old, new in names.items():
             value = value.replace(old, new)
     return value
-
-
-def write_zip(folder: Path, file: Path, times: Mapping[str, float]) -> None:
-    """times: when runs were finished, by the names of their folders"""
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            name = path.relative_to(folder)
-            seconds = times[name.parts[1]] if name.parts[0] == "runs" else max(times.values())
-            entry = zipfile.ZipInfo(name.as_posix(), time.gmtime(max(seconds, EARLIEST))[:6])
-            entry.compress_type = zipfile.ZIP_LZMA
-            archive.writestr(entry, path.read_bytes())
-
-
-@contextmanager
-def study_folder(path: str | Path) -> Iterator[Path]:
-    """The folder of a study, also of a packed one, as long as it is needed."""
-    if Path(path).suffix.lower() != SUFFIX:
-        yield Path(path)
-        return
-    with unpacked(path) as folder:
-        yield folder
-
-
-@contextmanager
-def unpacked(path: str | Path) -> Iterator[Path]:
-    """The folder of a packed study, as long as it is needed."""
-    path = Path(path)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) / path.stem
-        try:
-            require_regular(path, path.stat().st_mode)
-            with zipfile.ZipFile(path) as archive:
-                extract(archive, folder)
-        except DAMAGE as error:
-            raise SoftbiasError(f"{path} cannot be read as a packed study: {in_one_line(error)}") from error
-        if not (folder / "study.yaml").is_file():
-            raise SoftbiasError(f"{path} is not a packed study: it has no study.yaml")
-        yield folder
-
-
-def extract(archive: zipfile.ZipFile, folder: Path) -> None:
-    """Write the entries; the sizes that an archive claims are not trusted, and no entry leaves the folder."""
-    entries, left = archive.infolist(), MOST_BYTES
-    if len(entries) > MOST_ENTRIES:
-        raise ValueError(f"it has {len(entries):,} entries, and at most {MOST_ENTRIES:,} are read")
-    for entry in entries:
-        name = entry.filename
-        if not ENTRY.fullmatch(name) or ".." in PurePosixPath(name).parts:
-            raise ValueError(f"its entry {name[:100]!r} is no file of a study")
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with archive.open(entry) as stream:
-            content = stream.read(left + 1)
-        left -= len(content)
-        if left < 0:
-            raise ValueError(f"it holds more than {MOST_BYTES:,} bytes")
-        target.write_bytes(content)
-        seconds = calendar.timegm(entry.date_time)
-        os.utime(target, (seconds, seconds))
