@@ -205,6 +205,14 @@ def test_accuracy_on_test_images_is_recorded_over_epochs_and_changes_nothing(lit
 
 
 @pytest.mark.slow
+def test_a_curve_of_test_accuracy_has_points_also_where_training_pictures_are_few(little_study, tmp_path):
+    spec = little_study("deit_nano", fractions=(0.1,), seeds=1, overrides={"steps": 16, "val_fraction": 0.0})
+    (run,) = runs_of(whole(replace(spec, test_curve=True), tmp_path / "s"), "deit_nano")  # 12 pictures in training, 60 in test
+    rows = run.metrics()
+    assert len(rows) == 16  # epochs of one step
+    assert len([row for row in rows if "test_accuracy" in row]) == 8
+
+
 def test_a_probed_study_that_was_killed_ends_as_one_that_was_never_stopped(little_study, tmp_path):
     spec = little_study("convit_nano,ibit_nano", seeds=1, fractions=1, probe_every=1, keep="every=1", overrides={"steps": 42})
 

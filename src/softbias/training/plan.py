@@ -36,6 +36,7 @@ COMPILE_SECONDS = 50.0  # for compiling a model the first time
 SAVED_PER_TOKEN = 0.27e-6  # seconds that compiling saves, measured on an H200: see results/training.md
 Seconds = Annotated[float, Within(0, 1e9)]
 EVALUATED = 0.1  # of the images of an epoch, as many may be evaluated on a CPU where they only inform
+POINTS = 8  # at least, of a curve of test accuracy that was asked for
 AREA_PER_TOKEN = 256  # pixels, for a model without tokens: patches of 16
 
 
@@ -150,7 +151,10 @@ class Prepared:
     @property
     def evaluate_every(self) -> int:
         """Epochs between two evaluations."""
-        return max(1, round(self.epochs / self.plan.settings.evaluations), epochs_between_evaluations(self.plan))
+        apart = epochs_between_evaluations(self.plan)
+        if self.plan.watched is not None:
+            apart = min(apart, self.epochs // POINTS)
+        return max(1, round(self.epochs / self.plan.settings.evaluations), apart)
 
     @property
     def warmup_steps(self) -> int:
