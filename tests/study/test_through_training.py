@@ -205,7 +205,7 @@ def test_accuracy_on_test_images_is_recorded_over_epochs_and_changes_nothing(lit
 
 
 @pytest.mark.slow
-def test_a_curve_of_test_accuracy_has_points_also_where_training_pictures_are_few(little_study, tmp_path):
+def test_a_curve_of_test_accuracy_has_points_also_where_training_images_are_few(little_study, tmp_path):
     spec = little_study("deit_nano", fractions=(0.1,), seeds=1, overrides={"steps": 16, "val_fraction": 0.0})
     (run,) = runs_of(whole(replace(spec, test_curve=True), tmp_path / "s"), "deit_nano")  # 12 pictures in training, 60 in test
     rows = run.metrics()

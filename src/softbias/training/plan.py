@@ -151,10 +151,10 @@ class Prepared:
     @property
     def evaluate_every(self) -> int:
         """Epochs between two evaluations."""
-        apart = epochs_between_evaluations(self.plan)
+        gap = epochs_between_evaluations(self.plan)
         if self.plan.watched is not None:
-            apart = min(apart, self.epochs // POINTS)
-        return max(1, round(self.epochs / self.plan.settings.evaluations), apart)
+            gap = min(gap, self.epochs // POINTS)
+        return max(1, round(self.epochs / self.plan.settings.evaluations), gap)
 
     @property
     def warmup_steps(self) -> int:
