@@ -119,7 +119,7 @@ def sentence(cell: pd.DataFrame, where: str, about: str | None, metric: Metric) 
     own = supported[(supported["arm"] == about) | (supported["other"] == about)]
     rows = own if len(own) else supported if len(supported) else cell
     row = max(each(rows), key=lambda one: abs(one.difference))
-    better, worse = (row.arm, row.other) if metric.better(row.difference) else (row.other, row.arm)
+    better, worse = map(quoted, (row.arm, row.other) if metric.better(row.difference) else (row.other, row.arm))
     points = metric.difference(row.difference, (row.seeds_high - row.seeds_low) / 2)
     if row.supported:
         rest = others(supported, row)
@@ -131,6 +131,15 @@ def sentence(cell: pd.DataFrame, where: str, about: str | None, metric: Metric) 
     if len(cell) == 1:
         return f"{where}, no difference between {better} and {worse} could be shown: {points}, n = {row.n} seeds.", False
     return f"{where}, no difference could be shown: {largest}.", False
+
+
+def quoted(name: str) -> str:
+    """The name of an arm inside a sentence, where a comma would divide it.
+
+    >>> quoted("deit_nano"), quoted("IBiT, softmax")
+    ('deit_nano', '“IBiT, softmax”')
+    """
+    return f"“{name}”" if "," in name else name
 
 
 def others(supported: pd.DataFrame, row: Any) -> str:
@@ -150,5 +159,5 @@ def nothing_supported(comparisons: pd.DataFrame, metric: Metric) -> str:
 
 
 def arms_of(comparisons: pd.DataFrame) -> str:
-    names = list(dict.fromkeys([*comparisons["other"], *comparisons["arm"]]))
+    names = list(dict.fromkeys(map(quoted, [*comparisons["other"], *comparisons["arm"]])))
     return listed(names) if len(names) <= 4 else f"the {len(names)} models"
