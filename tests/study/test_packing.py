@@ -106,16 +106,26 @@ def test_parts_are_packed_to_the_file_of_the_whole_study(study, packed, tmp_path
 
 
 def test_answers_are_those_of_the_predictions(study, packed):
-    wanted = {run.spec.recipe.objective + run.spec.model + str(run.spec.seed): run.answers() for run in all_runs(study)}
+    wanted = {key(run): run.answers() for run in all_runs(study)}
     with unpacked(packed) as folder:
         for run in all_runs(folder):
-            found, whole = run.answers(), wanted[run.spec.recipe.objective + run.spec.model + str(run.spec.seed)]
+            found, whole = run.answers(), wanted[key(run)]
             assert (found is None) == (whole is None) == (run.spec.recipe.objective == "rotation")
             if found is not None:
                 assert not run.predictions_path.exists() and found.files is None
                 for name in ("index", "labels", "predicted", "rank"):
                     np.testing.assert_array_equal(getattr(found, name), getattr(whole, name))
                 assert np.abs(found.confidence - whole.confidence).max() <= 0.5 / 255 + 1e-6
+
+
+def test_learning_curves_keep_five_digits_and_scores_all(study, packed):
+    whole = {key(run): run for run in all_runs(study)}
+    with unpacked(packed) as folder:
+        for run in all_runs(folder):
+            wanted = whole[key(run)]
+            losses = [row["loss"] for row in wanted.metrics()]
+            assert losses and [row["loss"] for row in run.metrics()] == [float(f"{loss:.4e}") for loss in losses] != losses
+            assert run.summary()["test"] == wanted.summary()["test"]
 
 
 def test_the_rank_of_a_class_is_its_index_in_a_stable_order_also_among_equals():
@@ -129,6 +139,11 @@ def test_the_rank_of_a_class_is_its_index_in_a_stable_order_also_among_equals():
 
 def all_runs(folder: Path) -> list[Run]:
     return [Run(path.parent) for path in sorted(folder.glob("runs/*/summary.json"))]
+
+
+def key(run: Run) -> tuple[str, str, int]:
+    """What a run of this study is, whatever its set is called."""
+    return run.spec.recipe.objective, run.spec.model, run.spec.seed
 
 
 def test_nothing_of_the_machine_and_no_weights_are_in_the_file(study, packed):

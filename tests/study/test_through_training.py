@@ -12,8 +12,11 @@ from softbias.errors import SoftbiasError
 from softbias.probes.drawing import layers_over_training, mean_line
 from softbias.runs.live import read_live
 from softbias.runs.run import Run
+from softbias.study.archive import unpacked
 from softbias.study.arms import arms_from
 from softbias.study.compare import run_study
+from softbias.study.frame import run_folders
+from softbias.study.packing import pack
 from softbias.study.papers.through_training import legible, masks_over_epochs, without_fixed
 from softbias.study.progress import StudyDisplay
 from softbias.study.report import write_report
@@ -102,6 +105,19 @@ def test_the_report_draws_scores_by_what_was_measured_last(probed):
         drawn = table.loc["ibit_nano", run.spec.seed]
         assert drawn["bias"] == pytest.approx(sum(own) / len(own))
         assert drawn["value"] == pytest.approx(run.summary()["test"]["accuracy"])
+
+
+def test_a_packed_study_has_what_was_measured_to_five_digits(probed, tmp_path):
+    whole = {(run.spec.model, run.spec.seed): run for run in map(Run, probed.runs["run"])}
+    with unpacked(pack(probed.path, out=tmp_path / "probed.zip").path) as folder:
+        packed = [Run(path) for path in run_folders(folder)]
+        assert len(packed) == len(whole) == 4
+        for run in packed:
+            for name in ("locality", "gates", "masks"):
+                found, wanted = (
+                    [row["value"] for row in read_live(each, name)] for each in (run, whole[run.spec.model, run.spec.seed])
+                )
+                assert found == [None if value is None else float(f"{value:.4e}") for value in wanted]
 
 
 def test_bias_and_score_are_correlated_over_the_means_of_arms():

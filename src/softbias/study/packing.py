@@ -6,16 +6,16 @@
         write_report(folder, "report")
 
 The file is small enough to keep beside a text, and its report is that of the study. What it leaves out: weights, checkpoints,
-probabilities of all classes, names of pictures, and pages, which `softbias report` draws again. A set that is named by a path
-outside of the working folder is named by its last part, so that the file tells nothing about the machine; the ids of its runs
-follow.
+probabilities of all classes, names of pictures, and pages, which `softbias report` draws again. Learning curves and probes keep
+five digits of each number; scores keep all. A set that is named by a path outside of the working folder is named by its last
+part, so that the file tells nothing about the machine; the ids of its runs follow.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from softbias.checksums import write_checksums
 from softbias.errors import SoftbiasError
 from softbias.files import replacing, write_bytes, write_text
 from softbias.runs.artifacts import RESULTS
+from softbias.runs.live import read_live
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec, write_config
 from softbias.runs.start import SAME_STORE
@@ -35,6 +36,7 @@ from softbias.study.scores import EXTRA
 from softbias.study.spec import DifferentStudyError, StudySpec, extended, read_study, write_study
 
 TEXTS, FIGURES = (".json", ".csv"), (".png", ".svg")  # that measurements on the runs leave
+DIGITS = 5  # of a number in a learning curve or in a probe's row: finer than any chart shows
 
 
 @dataclass(frozen=True)
@@ -147,14 +149,26 @@ def copy_run(run: Run, spec: RunSpec, to: Path) -> None:
     write_text(to / "config.yaml", write_config(spec))
     write_text(to / "summary.json", json.dumps(summary, indent=1) + "\n")
     write_text(to / "environment.json", json.dumps(run.environment(), indent=1) + "\n")
-    write_text(to / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in run.metrics()))
+    write_text(to / "metrics.jsonl", lines(run.metrics()))
     answers = run.answers()
     if answers is not None:
         answers.write(to)
     for file in sorted(run.probe_folder.glob("*.jsonl")) if run.probe_folder.is_dir() else ():
         (to / run.probe_folder.name).mkdir(exist_ok=True)
-        write_text(to / run.probe_folder.name / file.name, file.read_text(encoding="utf-8"))
+        write_text(to / run.probe_folder.name / file.name, lines(read_live(run, file.stem)))
     write_checksums(to, [name for name in ("config.yaml", *RESULTS) if (to / name).is_file()])
+
+
+def lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(rounded(row)) + "\n" for row in rows)
+
+
+def rounded(row: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    >>> rounded({"epoch": 3, "loss": 1.2345678901, "lr": 1.2345678e-05, "measure": "gate"})
+    {'epoch': 3, 'loss': 1.2346, 'lr': 1.2346e-05, 'measure': 'gate'}
+    """
+    return {name: float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value for name, value in row.items()}
 
 
 def copy_measurements(study: Path, to: Path, names: Mapping[str, str]) -> None:
