@@ -20,7 +20,7 @@ from softbias.study.packing import pack
 from softbias.study.papers.through_training import legible, masks_over_epochs, without_fixed
 from softbias.study.progress import StudyDisplay
 from softbias.study.report import write_report
-from softbias.study.report.bias import correlation
+from softbias.study.report.bias import correlation_row
 from softbias.study.settings import study_for
 
 from .small_studies import outcome
@@ -124,9 +124,12 @@ def test_bias_and_score_are_correlated_over_the_means_of_arms():
     def table(scores):
         return pandas.DataFrame({"arm": [*"abcd"] * 2, "bias": [1.0, 2, 3, 4] * 2, "value": scores * 2})
 
-    assert correlation(table([0.1, 0.2, 0.3, 0.4]), "Reach") == ["Reach 1.00 (4 arms, p = 0.083)"]  # 2 of 24 orders
-    assert correlation(table([0.4, 0.2, 0.3, 0.1]), "Non-locality") == ["Non-locality −0.80 (4 arms, p = 0.33)"]
-    assert correlation(table([0.2] * 4), "Reach") == correlation(table([0.1, 0.2, 0.3, 0.4])[:3], "Reach") == []
+    def cells(scores, arms=8):
+        return [[cell.main for cell in row] for row in correlation_row(table(scores)[:arms], "Reach", "all data")]
+
+    assert cells([0.1, 0.2, 0.3, 0.4]) == [["Reach", "all data", "4", "1.00", "p = 0.083"]]  # 2 of 24 orders
+    assert cells([0.4, 0.2, 0.3, 0.1]) == [["Reach", "all data", "4", "−0.80", "p = 0.33"]]
+    assert cells([0.2] * 4) == cells([0.1, 0.2, 0.3, 0.4], arms=3) == []
 
 
 def test_a_damaged_record_costs_its_part_of_the_report_and_is_counted(probed):

@@ -18,12 +18,12 @@ def probe(
     models: Annotated[
         tuple[ShortText, ...],
         tyro.conf.Positional,
-        flag("MODEL_OR_RUN", "Runs, folders of saved models, names of `softbias models`, timm:NAME, hf:FOLDER."),
+        flag("MODEL_OR_RUN", "Runs, studies, folders of saved models, names of `softbias models`, timm:NAME, hf:FOLDER."),
     ],
     /,
     probes: ShortText = "locality,gates,masks",
     data: ShortText | None = None,
-    out: FilePath = Path("."),
+    out: FilePath | None = None,
     n: Count | None = None,
     seed: Seed = 0,
     split: Literal["test", "val", "train", "all"] = "test",
@@ -54,11 +54,12 @@ def probe(
       softbias probe runs/a runs/b --probes locality,gates --out analysis
       softbias probe runs/a --checkpoints --probes locality,gates,masks
       softbias probe runs/a timm:resnet18 --data fashion --probes profile
+      softbias probe studies/mine --probes profile        # all its runs; softbias report studies/mine draws scores by them
 
     Args:
         probes: Names separated by commas, or all; a wrong name lists them.
         data: Pictures; a run's own if not given.
-        out: The folder for probes/.
+        out: The folder for probes/; if not given, that of the study, and else this one.
         n: Number of pictures; if not given, each probe's own number (1,000, or 5,000 scenes).
         seed: Seed of the choice of pictures, and of random changes to them.
         split: Part of the set.
@@ -79,7 +80,7 @@ def probe(
         models,
         probes,
         data=data,
-        out=out,
+        out=out or default_folder(models),
         n=n,
         seed=seed,
         split=split,
@@ -93,6 +94,11 @@ def probe(
     )
     if json:
         echo(json_module.dumps([plain_row(row) for rows in result.rows.values() for row in rows]))
+
+
+def default_folder(models: tuple[str, ...]) -> Path:
+    """The study's, so that its report finds the rows; this folder for all others."""
+    return Path(models[0]) if len(models) == 1 and (Path(models[0]) / "study.yaml").is_file() else Path(".")
 
 
 def print_list() -> None:

@@ -75,6 +75,14 @@ def find_run(source: Source) -> Run | None:
     return run if run.begun else None
 
 
+def runs_in(folder: Path) -> list[Run]:
+    """The finished runs with a classifier in a study's folder, or in any folder of runs; none for everything else."""
+    if Run(folder).begun or (folder / "config.json").is_file():
+        return []
+    found = [Run(file.parent) for pattern in ("*/summary.json", "runs/*/summary.json") for file in sorted(folder.glob(pattern))]
+    return [run for run in found if run.finished and not run.summary().get("pretext")]
+
+
 def is_built(source: str | Path) -> bool:
     """Whether the source names a model to build with fresh weights, and not files to read."""
     text = str(source)

@@ -31,7 +31,7 @@ from softbias.probes.profile import print_profile
 from softbias.probes.resolution import at_size
 from softbias.probes.rows import Rows, print_table, write_rows
 from softbias.probes.scenes import draw_examples
-from softbias.runs.opening import Source, is_built, unique
+from softbias.runs.opening import Source, is_built, runs_in, unique
 from softbias.runs.probe_targets import DatasetCache, ProbeTarget, open_target, through_training
 from softbias.schema import bounded_hints, check_options, checked_arguments, has_bounds
 from softbias.terminal import make_console
@@ -114,7 +114,8 @@ def probe(
 ) -> ProbeResult:
     """Measure models by probes.
 
-    sources         runs, folders of saved models, names of `softbias models`, "timm:NAME", "hf:FOLDER", or modules
+    sources         runs, folders of runs (a study), folders of saved models, names of `softbias models`, "timm:NAME",
+                    "hf:FOLDER", or modules
     probes          names, separated by commas or in a list; "all" takes every one
     data            images; a run's own if not given
     out             the folder in which probes/ is written: tables and figures; nothing is written if not given
@@ -123,7 +124,7 @@ def probe(
     options         of probes, by the name of the probe: {"shift": {"fill": "edge"}}
     model_options   of models that are built by name
     """
-    given = [sources] if isinstance(sources, Source) else list(sources)
+    given = [one for source in ([sources] if isinstance(sources, Source) else sources) for one in expanded(source)]
     if not given:
         raise SoftbiasError("which models? softbias probe MODEL_OR_RUN… --probes locality,gates")
     chosen = choose(probes)
@@ -139,6 +140,13 @@ def probe(
     names = unique([target.classifier.name for target in targets])
     targets = [target.renamed(name) for target, name in zip(targets, names, strict=True)]
     return measure_all(targets, chosen, asked, checkpoints, None if out is None else Path(out) / "probes", display)
+
+
+def expanded(source: Source) -> Sequence[Source]:
+    """The runs of a study, or the source itself."""
+    if not isinstance(source, str | Path) or is_built(source):
+        return [source]
+    return runs_in(Path(source)) or [source]
 
 
 def choose(probes: str | Sequence[str]) -> dict[str, Probe]:

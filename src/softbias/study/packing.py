@@ -32,6 +32,7 @@ from softbias.runs.start import SAME_STORE
 from softbias.study.archive import SUFFIX, study_folder, write_archive
 from softbias.study.frame import run_folders
 from softbias.study.plan import PLAN_FILE, PlanRow, read_plan
+from softbias.study.profiles import of_runs, read_profiles, write_profiles
 from softbias.study.scores import EXTRA
 from softbias.study.spec import DifferentStudyError, StudySpec, extended, read_study, write_study
 
@@ -75,6 +76,8 @@ def pack(*studies: str | Path, out: str | Path) -> Packed:
             write_study(replace(spec, data=tuple(dict.fromkeys(map(shared_name, spec.data)))), copy)
             rows = {specs[id].id: shared_row(row, specs, specs[id]) for id, row in plan.items() if id in specs}
             write_text(copy / PLAN_FILE, json.dumps({"runs": rows}, indent=1) + "\n")
+            titles = {run.path.name: specs[run.spec.id].title for run in runs.values()}
+            write_profiles([rounded(row) for folder in folders for row in of_runs(read_profiles(folder), titles)], copy)
             if len(folders) == 1:
                 names = {id: spec.id for id, spec in specs.items()} | {name: shared_name(name) for name in spec.data}
                 copy_measurements(folders[0], copy, names)

@@ -1,39 +1,71 @@
-"""What the bias of a model says about its score: every run as a point, by what probes measured last while it trained.
+"""What the bias of a model says about its score: every run as a point, by what probes measured.
 
-The measures are those of `training.CURVES`, at the end of training: their mean over layers and heads.
+The measures are those of `training.CURVES` at the end of training, as means over layers and heads, and those of a bias profile
+where the finished runs have one.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from softbias.pages.charts import Axis, Chart, Series, padded
+from softbias.errors import SoftbiasError
+from softbias.pages.charts import Axis, Cell, Chart, Series, Table, line, padded
 from softbias.pages.format import amount_text, of_the_data, p_value
+from softbias.study.profiles import bias_items, read_profiles
 from softbias.study.report.results import ReportBlock, Results, amount_key, slug
 from softbias.study.report.training import CURVES, Curve, live_values
 
+PROFILE = tuple(Curve("profile", item.key, item.title) for item in bias_items())
 LEAST_ARMS = 4  # for a rank correlation: of three, one order in six is perfect by chance
 
 
 def bias_blocks(results: Results, data: str) -> list[ReportBlock]:
-    """A chart per measure and amount, where at least two arms were probed."""
-    charts, found = [], []
+    """A chart per measure and amount, where at least two arms were measured, and the rank correlations over arms."""
+    profiles, problem = profile_table(results)
+    charts, rows = [], []
     for amount in results.material.amounts(data):
-        for curve in CURVES:
-            table = final_values(results, data, amount, curve)
+        found = [(curve, final_values(results, data, amount, curve)) for curve in CURVES]
+        found += [(curve, profile_values(results, profiles, data, amount, curve)) for curve in PROFILE]
+        for curve, table in found:
             if table["arm"].nunique() > 1:
                 charts.append(bias_chart(results, table, data, amount, curve))
-                found += correlation(table, f"{curve.title}, {of_the_data(amount)}")
+                rows += correlation_row(table, curve.title, of_the_data(amount))
     if not charts:
-        return []
+        return [ReportBlock(text=problem)] if problem else []
     text = "Faint: single runs; strong: means over seeds, with intervals of the score."
-    if found:
-        text += f" Spearman's rank correlation of the means: {'; '.join(found)}. An arm may owe its score to something else."
-    return [ReportBlock(charts, text, columns="charts")]
+    head = ["measure", "amount", "arms", "rank correlation", "p"]
+    caption = f"Do arms with more of it score higher? {data}"
+    note = (
+        "Spearman's rank correlation of the means of the arms; p from permutations, not corrected for the number of measures. "
+        "An arm may owe its score to something else"
+    )
+    tables = [Table(f"bias-{data}", caption, head, rows, note)] if rows else []
+    return [ReportBlock(charts, f"{text} {problem}".strip(), tables, columns="charts")]
+
+
+def profile_table(results: Results) -> tuple[pd.DataFrame, str]:
+    """A row per profiled run and measure; and a sentence where the profiles cannot be read."""
+    columns = ["model", "measure", "value"]
+    rows: list[dict[str, Any]] = []
+    for folder in results.material.given:
+        try:
+            rows += read_profiles(folder)
+        except (OSError, SoftbiasError) as error:
+            return pd.DataFrame(columns=columns), f"The profiles of the runs cannot be read: {error}."
+    return pd.DataFrame(rows, columns=columns).dropna(subset=["value"]), ""
+
+
+def profile_values(results: Results, profiles: pd.DataFrame, data: str, amount: float, curve: Curve) -> pd.DataFrame:
+    """A row per run: a number of its profile (`bias`), and its score (`value`)."""
+    runs = results.material.runs[(results.material.runs["data"] == data) & (results.material.runs["amount"] == amount)]
+    runs = runs.assign(model=[Path(run).name for run in runs["run"]])[["model", "arm", "seed", "value"]]
+    own = profiles[profiles["measure"] == curve.measure].rename(columns={"value": "bias"})
+    return runs.merge(own[["model", "bias"]], on="model")[["arm", "seed", "bias", "value"]]
 
 
 def final_values(results: Results, data: str, amount: float, curve: Curve) -> pd.DataFrame:
@@ -46,13 +78,13 @@ def final_values(results: Results, data: str, amount: float, curve: Curve) -> pd
     return bias.merge(runs[["arm", "seed", "value"]], on=["arm", "seed"])
 
 
-def correlation(table: pd.DataFrame, name: str) -> list[str]:
-    """How the order of the arms by their bias and by their score agree, in words; empty for few arms, or equal ones."""
+def correlation_row(table: pd.DataFrame, title: str, amount: str) -> list[list[Cell]]:
+    """How the order of the arms by their bias and by their score agree; no row for few arms, or equal ones."""
     means = table.groupby("arm")[["bias", "value"]].mean()
     if len(means) < LEAST_ARMS or (means.nunique() == 1).any():
         return []
     rho = stats.spearmanr(means["bias"], means["value"]).statistic
-    return [f"{name} {f'{rho:.2f}'.replace('-', '−')} ({len(means)} arms, {p_value(permutation_p(means))})"]
+    return [line(title, amount, str(len(means)), f"{rho:.2f}".replace("-", "−"), p_value(permutation_p(means)))]
 
 
 def permutation_p(means: pd.DataFrame) -> float:
