@@ -21,14 +21,15 @@ from softbias.yaml_file import read_yaml
 RESULTS = Path(__file__).parents[1] / "results"
 PACKED = sorted((RESULTS / "evidence").glob("*.zip"))
 STUDIES = sorted((RESULTS / "evidence").glob("*.yaml"))
+CLAIMS = sorted((RESULTS / "claims").glob("*.md"))
 VERDICTS = ("holds", "does not hold", "cannot be said yet")
 MOST_BYTES = 20e6
 
 
-def sections() -> dict[str, str]:
-    text = (RESULTS / "README.md").read_text(encoding="utf-8")
-    parts = re.split(r"^## (.*)$", text, flags=re.MULTILINE)
-    return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
+def parts(page: Path) -> dict[str, str]:
+    """The text under every heading of the second level, and what stands before the first."""
+    texts = re.split(r"^## (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {"": texts[0], **dict(zip(texts[1::2], texts[2::2], strict=True))}
 
 
 def rows(section: str) -> list[list[str]]:
@@ -37,21 +38,49 @@ def rows(section: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
 
 
+def anchor(heading: str) -> str:
+    """The name under which pages of a repository find a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def verdict(text: str) -> str:
+    return re.match(r"\s*\*\*(.*?)\*\*", text).group(1).lower()
+
+
+def numbers(text: str) -> set[str]:
+    return set(re.findall(r"\d[\d.,]*\d|\d", text))
+
+
 def test_the_summary_counts_the_verdicts():
-    found = sections()
-    assert len(rows(found[""])) == 5
-    for name, *numbers in rows(found[""]):
-        section = next(text for title, text in found.items() if title == name)
-        verdicts = Counter(re.match(r"\*\*(.*?)\*\*", cells[-1].strip()).group(1) for cells in rows(section))
+    found = parts(RESULTS / "README.md")
+    assert len(rows(found[""])) == len(CLAIMS)
+    for name, *counts in rows(found[""]):
+        verdicts = Counter(verdict(cells[-1]) for cells in rows(found[name]))
         assert set(verdicts) <= set(VERDICTS)
-        assert [int(number) for number in numbers] == [verdicts.total(), *(verdicts[verdict] for verdict in VERDICTS)], name
+        assert [int(count) for count in counts] == [verdicts.total(), *(verdicts[one] for one in VERDICTS)], name
 
 
-@pytest.mark.parametrize("page", sorted(RESULTS.glob("*.md")), ids=lambda page: page.name)
-def test_links_lead_to_files(page):
-    for link in re.findall(r"\]\(([^)#\s]+)\)", page.read_text(encoding="utf-8")):
-        if "://" not in link:
-            assert (page.parent / link).exists(), link
+@pytest.mark.parametrize("page", CLAIMS, ids=lambda page: page.stem)
+def test_a_row_says_in_short_what_its_claim_has_in_full(page):
+    index, claims = parts(RESULTS / "README.md"), parts(page)
+    title = re.match("# (.*)", claims.pop("")).group(1)
+    found = [re.match(r"\[(.*)\]\((.*)\)$", cells[0]).groups() for cells in rows(index[title])]
+    assert found == [(claim, f"claims/{page.name}#{anchor(claim)}") for claim in claims]
+    for cells, (claim, text) in zip(rows(index[title]), claims.items(), strict=True):
+        assert verdict(cells[-1]) == verdict(text), claim
+        assert numbers(" ".join(cells[1:])) <= numbers(text), claim
+
+
+@pytest.mark.parametrize("page", [*sorted(RESULTS.glob("*.md")), *CLAIMS], ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for link, heading in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text(encoding="utf-8")):
+        if "://" in link:
+            continue
+        target = page.parent / link if link else page
+        assert target.exists(), link
+        if heading:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert heading in map(anchor, headings), f"{link}#{heading}"
 
 
 def test_the_evidence_is_small():

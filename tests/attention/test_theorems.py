@@ -232,6 +232,14 @@ def test_a_random_3x3_kernel_has_full_rank_before_rolling_and_rank_nine_after(gr
     assert int(torch.linalg.matrix_rank(roll_back(target, grid.prefix))) == after
 
 
+@pytest.mark.parametrize(("side", "plain", "rolled"), [(8, 0.213, 0.100), (14, 0.383, 0.124)])
+def test_rolling_brings_the_papers_wide_target_closer_to_rank_nine(side, plain, rolled):
+    target = kernel_map(Grid(side, side)).double()
+    for matrix, expected in ((target, plain), (roll_back(target), rolled)):
+        energy = torch.linalg.svdvals(matrix).square()
+        assert (energy[9:].sum() / energy.sum()).sqrt().item() == pytest.approx(expected, abs=0.001)
+
+
 def test_rolling_through_the_class_token_would_lose_the_low_rank():
     target = random_kernel_map(Grid(8, 8, prefix=1))
     assert int(torch.linalg.matrix_rank(unskew(target))) == 65
