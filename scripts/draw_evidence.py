@@ -2,16 +2,19 @@
 
     python scripts/draw_evidence.py [FILE]
 
-Differences are paired by seed, with 95 % t intervals over seeds.
+Differences are paired by seed, with 95 % t intervals over seeds. The file also holds the numbers as text: a test
+compares them with the studies.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
@@ -72,29 +75,31 @@ def gains(group: Group) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["label", "images", "mean", "low", "high"])
 
 
+def tables() -> dict[str, pd.DataFrame]:
+    return {group.title: gains(group) for group in GROUPS}
+
+
+def as_text(tables: dict[str, pd.DataFrame]) -> str:
+    return json.dumps([[title, *row] for title, table in tables.items() for row in table.round(2).values.tolist()])
+
+
 def draw(path: Path) -> None:
-    figure = Figure(
-        (8.4, 0.5 + 0.3 * sum(len(group.arms) + 1.4 for group in GROUPS)), dpi=DPI, facecolor="white", layout="constrained"
-    )
+    found = tables()
+    height = 0.5 + 0.3 * sum(len(group.arms) + 1.4 for group in GROUPS)
+    figure = Figure((8.4, height), dpi=DPI, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    y, ticks = 0.0, []
-    for group in GROUPS:
-        axes.text(0, y, group.title, transform=axes.get_yaxis_transform(), weight="bold", va="center", color=LIGHT["ink"])
-        rows = gains(group)
-        for label in group.arms.values():
+    y, ticks = 0.0, {}
+    for title, table in found.items():
+        axes.text(0, y, title, transform=axes.get_yaxis_transform(), weight="bold", va="center", color=LIGHT["ink"])
+        for label, rows in table.groupby("label", sort=False):
             y += 1
-            ticks.append((y, label))
-            part = rows[rows["label"] == label]
-            for offset, row in zip(spread(len(part)), part.itertuples(), strict=True):
-                color, marker = LOOK[row.images]
-                axes.hlines(y + offset, row.low, row.high, color=LIGHT[color], linewidth=4, alpha=0.45)
-                shape, size, _ = MARKERS[marker]
-                axes.plot(row.mean, y + offset, shape, markersize=0.8 * size, color=LIGHT[color], markeredgecolor="white")
+            ticks[y] = label
+            draw_row(axes, y, rows)
         y += 1.4
     axes.axvline(0, color=LIGHT["soft"], linewidth=1.5, zorder=0)
     axes.set_ylim(y - 0.4, -0.8)
-    axes.set_yticks([at for at, _ in ticks], [label for _, label in ticks])
+    axes.set_yticks(list(ticks), list(ticks.values()))
     axes.set_xlabel("points of test accuracy over plain attention; CIFAR-10, equal steps, 95 % intervals over seeds")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.0f}".replace("-", "−") if value else "0"))
     axes.grid(axis="x", color=LIGHT["line"])
@@ -105,12 +110,17 @@ def draw(path: Path) -> None:
         shape, size, _ = MARKERS[marker]
         axes.plot([], [], shape, markersize=size, color=LIGHT[color], label=f"{amount:,}")
     axes.legend(title="training pictures", loc="lower right", frameon=True, edgecolor=LIGHT["line"])
-    figure.savefig(path, metadata={"Software": None})
+    figure.savefig(path, metadata={"Software": None, "Description": as_text(found)})
 
 
-def spread(count: int) -> list[float]:
-    """Offsets of the marks of a row, so that they do not cover each other."""
-    return [0.26 * (k - (count - 1) / 2) for k in range(count)]
+def draw_row(axes: Axes, y: float, rows: pd.DataFrame) -> None:
+    """A mark per number of pictures, one under the other, so that none covers another."""
+    for k, row in enumerate(rows.itertuples()):
+        at = y + 0.26 * (k - (len(rows) - 1) / 2)
+        color, marker = LOOK[row.images]
+        shape, size, _ = MARKERS[marker]
+        axes.hlines(at, row.low, row.high, color=LIGHT[color], linewidth=4, alpha=0.45)
+        axes.plot(row.mean, at, shape, markersize=0.8 * size, color=LIGHT[color], markeredgecolor="white")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The intervals that results/claims and docs/paper.md quote are those of the packed studies that they name."""
 
 import functools
+import importlib.util
 import itertools
 import re
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from scipy import stats
 
 from softbias.study.archive import unpacked
@@ -94,3 +96,12 @@ def test_a_changed_digit_is_caught():
     known = measured("sample-efficiency")
     assert (np.abs(known - [7.4, 6.4, 8.5]) < ROUNDING).all(1).any()
     assert not (np.abs(known - [7.5, 6.4, 8.5]) < ROUNDING).all(1).any()
+
+
+@pytest.mark.slow
+def test_the_figure_of_the_evidence_is_that_of_the_studies():
+    spec = importlib.util.spec_from_file_location("draw_evidence", ROOT / "scripts" / "draw_evidence.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    drawn = Image.open(ROOT / "docs" / "evidence.png").info["Description"]
+    assert drawn == script.as_text(script.tables()), "run python scripts/draw_evidence.py"
