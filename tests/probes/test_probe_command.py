@@ -199,14 +199,16 @@ def test_a_probe_that_has_no_passes_needs_no_images_and_the_others_have_a_number
         assert probe.about and name == name.lower() and bool(probe.n) == bool(probe.passes)
 
 
-def test_the_estimated_time_of_scenes_does_not_depend_on_the_number_of_images(monkeypatch):
+@pytest.mark.parametrize(("scenes", "seconds"), [(None, 0.2), (1000, 3.2), (50, 0.35)])
+def test_the_estimated_time_counts_images_and_scenes_by_themselves(monkeypatch, scenes, seconds):
     data = SimpleNamespace(img_size=(32, 32))
     target = probing.ProbeTarget(Classifier.of(create_model("deit_nano", 10, 32)), data)
     monkeypatch.setattr(probing, "seconds_per_image", lambda classifier, size: 0.001)
-    cases = {lambda classifier, data, *, n: []: 0.2, lambda classifier, data, *, n, scenes: []: 0.1 + 1.0}
-    for function, seconds in cases.items():
-        probe = Probe(function, None, "", 1000, ((1, 1), (1, 2)))
-        assert probing.expected_seconds(probe, target, 100) == pytest.approx(seconds)
+    probe = Probe(
+        lambda classifier, data, *, n, scenes=1000: [], None, "", 1000, ((1, 1), (1, 2)), scene_passes=((2, 1), (1, 4))
+    )
+    assert probing.expected_seconds(probe, target, 100, scenes) == pytest.approx(seconds)
+    assert probe.default("scenes") == 1000 and probe.default("nothing") is None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ of its value on a model whose answer is known; the contract runs by itself. From
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -55,6 +55,7 @@ class Probe:
     n          the default number of images, or of scenes made from them; 0 where only weights are read
     passes     per image: (number, side of the image relative to the model's); a backward pass counts as two forward passes
     scenes     whether n counts scenes, of which there can be more than images; their examples are drawn beside the figures
+    scene_passes  as `passes`, per scene: for a probe that makes scenes beside its n images and has an option `scenes`
     """
 
     function: Callable[..., Rows]
@@ -63,11 +64,17 @@ class Probe:
     n: int = 1000
     passes: tuple[tuple[float, float], ...] = ((1, 1),)
     scenes: bool = False
+    scene_passes: tuple[tuple[float, float], ...] = ()
 
     @property
     def options(self) -> tuple[str, ...]:
         """The names of the options of the function."""
         return tuple(inspect.signature(self.function).parameters)[2:]
+
+    def default(self, option: str) -> Any:
+        """What an option is where nobody names it; None for an option that the probe does not have."""
+        found = inspect.signature(self.function).parameters.get(option)
+        return None if found is None else found.default
 
     def measure(self, model: nn.Module | Classifier, data: Source | None = None, **options: Any) -> Rows:
         """The rows of a model, which is left in the mode it was in."""
@@ -81,10 +88,17 @@ class Probe:
         """
         >>> PROBES["combined"].pass_text()
         '2 (1, 1 at 2 × the side)'
+        >>> PROBES["profile"].pass_text()
+        '31 (30, 1 at 2 × the side); per scene 4 (2, 1 at 2 × the side, 1 at 4 × the side)'
         """
-        parts = [f"{count:g}" if side == 1 else f"{count:g} at {side:g} × the side" for count, side in self.passes]
-        kinds = f" ({', '.join(parts)})" if len(parts) > 1 else ""
-        return f"{sum(count for count, _ in self.passes):g}{kinds}"
+        scenes = f"; per scene {counted(self.scene_passes)}" if self.scene_passes else ""
+        return counted(self.passes) + scenes
+
+
+def counted(passes: Sequence[tuple[float, float]]) -> str:
+    parts = [f"{count:g}" if side == 1 else f"{count:g} at {side:g} × the side" for count, side in passes]
+    kinds = f" ({', '.join(parts)})" if len(parts) > 1 else ""
+    return f"{sum(count for count, _ in passes):g}{kinds}"
 
 
 def points(stem: str, across: str, title: str = "share of pictures") -> Callable[[Rows, Path], list[Path]]:
@@ -151,7 +165,7 @@ PROBES |= {
     ),
     "profile": Probe(
         profile.profile, profile.draw, "the most telling numbers of all probes: one page, one table",
-        passes=((40, 1), (6, 2), (5, 4)),
+        passes=((30, 1), (1, 2)), scene_passes=((2, 1), (1, 2), (1, 4)),
     ),
 }  # fmt: skip
 register_probe = PROBES.register

@@ -185,7 +185,8 @@ def measure_all(
             try:
                 if one.passes:
                     n = min(options[name].get("n", one.n), images_for(one, target.data, options[name])) * len(classifiers)
-                    display.begin(name, one, target.classifier.name, n, expected_seconds(one, target, n))
+                    scenes = options[name].get("scenes", one.default("scenes"))
+                    display.begin(name, one, target.classifier.name, n, expected_seconds(one, target, n, scenes))
                 started = time.perf_counter()
                 found = [row for each in classifiers for row in one.measure(each, target.data, **options[name])]
             except NotMeasurableError as error:
@@ -225,18 +226,18 @@ def images_for(probe: Probe, data: Dataset, options: Mapping[str, Any]) -> int:
     return sys.maxsize if probe.scenes else len(data) if part is None else len(part)
 
 
-def expected_seconds(probe: Probe, target: ProbeTarget, n: int) -> float:
-    """Seconds of all passes over n images, estimated from a small batch at every size that the probe uses."""
+def expected_seconds(probe: Probe, target: ProbeTarget, n: int, scenes: int | None = None) -> float:
+    """Seconds of all passes over n images, and over scenes, estimated from a small batch at every size that the probe uses."""
     size, total = target.data.img_size, 0.0
-    for count, side in probe.passes:
+    work = [(count * n, side) for count, side in probe.passes]
+    work += [(count * scenes, side) for count, side in probe.scene_passes if scenes is not None]
+    for passes, side in work:
         scaled = (max(1, round(size[0] * side)), max(1, round(size[1] * side)))
         try:
             ready = target.classifier if side == 1 else at_size(target.classifier, scaled)
         except NotMeasurableError:  # the probe leaves out this size, too
             continue
-        # Such a probe makes at least its usual number of scenes, even for a smaller n.
-        own_scenes = side != 1 and "scenes" in probe.options
-        total += count * (max(n, probe.n) if own_scenes else n) * seconds_per_image(ready, scaled)
+        total += passes * seconds_per_image(ready, scaled)
     return total
 
 
