@@ -53,6 +53,18 @@ GROUPS = (
     ),
     Group("Nano models, 3,000 steps", "papers-nano-long", "DeiT", {"ConViT": "ConViT", "IBiT": "IBiT"}),
     Group(
+        "Nano models without a class token, 600 steps",
+        "mixtures-nano",
+        "full",
+        {
+            "gated": "gated (ConViT)",
+            "masked": "masked (IBiT's masks)",
+            "gated, then masked": "gated, then masked",
+            "windows, then full": "windows, then full",
+            "depth-wise, then full": "depth-wise, then full",
+        },
+    ),
+    Group(
         "Two blocks, 500 steps: position",
         "positional-nano",
         "full attention",
