@@ -111,6 +111,20 @@ def test_a_changed_digit_is_caught():
     assert not is_known([7.5, 6.4, 8.5], known)
 
 
+def test_the_table_of_soft_biases_on_a_pretrained_model_is_that_of_its_runs():
+    runs = pd.read_csv(ROOT / "results" / "soft-on-pretrained.csv").astype({"accuracy": "float64"})
+    page = (ROOT / "results" / "soft-on-pretrained.md").read_text(encoding="utf-8").replace("−", "-")
+    for (_, per_class), cell in runs.groupby(["set", "per_class"]):
+        scores = cell.pivot(index="seed", columns="arm", values="accuracy") * 100
+        texts = []
+        for arm in ("gated", "masked"):
+            gain = scores[arm] - scores["base"]
+            low, high = stats.t.interval(0.95, len(gain) - 1, gain.mean(), stats.sem(gain))
+            texts.append(f"{gain.mean():+.2f} [{low:.2f}, {high:.2f}]".replace("+0.00", "0.00").replace("-0.00", "0.00"))
+        assert (scores["distance"] == scores["base"]).all() and len(scores) == 5
+        assert f"| {per_class} | {scores['base'].mean():.1f} | {' | '.join(texts)} | 0 |" in page
+
+
 @pytest.mark.slow
 def test_the_figure_of_the_evidence_is_that_of_the_studies():
     spec = importlib.util.spec_from_file_location("draw_evidence", ROOT / "scripts" / "draw_evidence.py")
