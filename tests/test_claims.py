@@ -28,6 +28,7 @@ ROUNDING = 0.0501
 DISTANCE = {f"distance, layer {layer}": 1 / 4 for layer in range(4)}
 STYLE = {f"style, layer {layer}": 1 / 4 for layer in range(4)}
 CONTRASTS: dict[str, list[dict[str, float]]] = {  # sums over several arms: the weight of each
+    "arvit-less-nano": [{f"{loss}, a tenth": 1, "base, a tenth": -1, loss: -1, "base": 1} for loss in ("distance", "style")],
     "arvit-nano": [DISTANCE | {"base": -1}, STYLE | {"base": -1}, STYLE | dict.fromkeys(DISTANCE, -1 / 4)],
     "ibit-parts-nano": [{"masks, CutMix": 1, "masks": -1, "no masks, softmax, CutMix": -1, "no masks, softmax": 1}],
     "locality-nano": [
