@@ -248,3 +248,14 @@ def test_a_probed_study_that_was_killed_ends_as_one_that_was_never_stopped(littl
         whole(spec, out)
     assert outcome(tmp_path / "s") == outcome(tmp_path / "never")
     assert records(tmp_path / "s") == records(tmp_path / "never") and len(records(tmp_path / "s")) == 4
+
+
+def test_finished_runs_that_the_study_no_longer_has_are_counted(little_study, tmp_path):
+    first, second = (little_study(model, seeds=1, fractions=1) for model in ("deit_nano", "convit_nano"))
+    heard = Heard()
+    whole(first, tmp_path / "s", display=heard)
+    assert not any("had before" in text for text in heard.messages)
+    whole(second, tmp_path / "s", display=heard)
+    assert any(text.startswith("1 finished run in ") and "not in its report" in text for text in heard.messages)
+    assert pack(tmp_path / "s", out=tmp_path / "s.zip").outside == 1
+    assert pack(tmp_path / "s.zip", out=tmp_path / "again.zip").outside == 0

@@ -281,3 +281,5 @@ def pack(
     packed = pack_study(*studies, out=out or Path(f"{studies[0].absolute().name}.zip"))
     size = f"{packed.bytes / 1e6:.2g} MB"
     echo(f"{packed.path}: {count(packed.runs, 'run')}, {size}; softbias report {packed.path} draws its page")
+    if packed.outside:
+        echo(f"left out: {count(packed.outside, 'finished run')} of arms, sets, amounts or seeds that the study had before")

@@ -27,7 +27,7 @@ from softbias.study.arms import Arm, arms_from
 from softbias.study.comparison import compare_arms, metric_of, summarize
 from softbias.study.estimate import StudyPlan, plan_study
 from softbias.study.execute import ExecutionSettings, Executor, ThisProcess, execute
-from softbias.study.frame import runs_frame, store_path
+from softbias.study.frame import finished_outside, runs_frame, store_path
 from softbias.study.headline import headline, timed_headline
 from softbias.study.metric import ACCURACY, Metric
 from softbias.study.plan import load_once, study_runs, write_plan
@@ -169,6 +169,11 @@ def run_study(
             display.message(sentence)
         write_study(spec, out)
         write_plan(runs, out)
+        if outside := finished_outside(out, {run.id for run in runs}):
+            display.message(
+                f"{count(outside, 'finished run')} in {out} of arms, sets, amounts or seeds that the study had before: "
+                "kept, and not in its report"
+            )
         failed: list[tuple[str, str]] = []
         if plan.missing:
             display.begin(plan.runs, plan.missing, plan.seconds)

@@ -6,7 +6,7 @@ A file that cannot be read costs a report one run, or a part of it, and never al
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,6 +143,13 @@ def run_folders(folder: Path) -> list[Path]:
         return [folder]
     store = find_store(folder)
     return sorted({file.parent for name in ("config.yaml", "summary.json") for file in store.glob(f"*/{name}")})
+
+
+def finished_outside(folder: Path, ids: Collection[str]) -> int:
+    """How many finished runs of a study's own folder have other ids: those of arms, sets, amounts or seeds that it had before."""
+    if find_store(folder) != Path(os.path.normpath(folder / "runs")):  # a store that others share
+        return 0
+    return sum(Run(path).finished and path.name.rpartition("-")[2] not in ids for path in run_folders(folder))
 
 
 def read_row(folder: Path) -> dict[str, Any] | None:

@@ -30,7 +30,7 @@ from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec, write_config
 from softbias.runs.start import SAME_STORE
 from softbias.study.archive import SUFFIX, study_folder, write_archive
-from softbias.study.frame import run_folders
+from softbias.study.frame import finished_outside, run_folders
 from softbias.study.plan import PLAN_FILE, PlanRow, read_plan
 from softbias.study.profiles import of_runs, read_profiles, write_profiles
 from softbias.study.scores import EXTRA
@@ -42,9 +42,12 @@ DIGITS = 5  # of a number in a learning curve or in a probe's row: finer than an
 
 @dataclass(frozen=True)
 class Packed:
+    """outside: finished runs in the folders that the study had before and has no longer"""
+
     path: Path
     runs: int
     bytes: int
+    outside: int
 
 
 def pack(*studies: str | Path, out: str | Path) -> Packed:
@@ -84,7 +87,8 @@ def pack(*studies: str | Path, out: str | Path) -> Packed:
             times = {specs[run.spec.id].title: run.summary_path.stat().st_mtime for run in runs.values()}
             with replacing(out) as file:
                 write_archive(copy, file, times)
-    return Packed(out, len(runs), out.stat().st_size)
+        outside = sum(finished_outside(folder, plan) for folder in folders)
+    return Packed(out, len(runs), out.stat().st_size, outside)
 
 
 def joined(parts: Mapping[str, StudySpec]) -> StudySpec:
