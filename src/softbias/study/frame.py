@@ -146,7 +146,7 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def finished_outside(folder: Path, ids: Collection[str]) -> int:
-    """How many finished runs of a study's own folder have other ids: those of arms, sets, amounts or seeds that it had before."""
+    """How many finished runs of a study's own folder have other ids: of arms, sets, amounts or seeds that it had before."""
     if find_store(folder) != Path(os.path.normpath(folder / "runs")):  # a store that others share
         return 0
     return sum(Run(path).finished and path.name.rpartition("-")[2] not in ids for path in run_folders(folder))
