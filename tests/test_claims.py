@@ -106,6 +106,23 @@ def test_a_quoted_interval_is_that_of_its_study(page):
     assert missing == []
 
 
+MEANS_ELSEWHERE = (
+    "beyond",
+    "ibit",
+    "mixtures-nano",
+)  # pages with means of runs that are not kept, or of measures beside the score
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in MEANS_ELSEWHERE], ids=lambda page: page.stem)
+def test_a_quoted_mean_is_that_of_a_study_of_its_page(page):
+    text = page.read_text(encoding="utf-8")
+    studies = [name for name in set(re.findall(r"[a-z][a-z0-9-]+", text)) if (EVIDENCE / f"{name}.zip").is_file()]
+    known = np.concatenate([measured(study) for study in studies])
+    known = np.stack([known[:, 0], (known[:, 2] - known[:, 1]) / 2], axis=1)
+    quoted = [[number(one) for one in pair] for pair in re.findall(r"(?<![\d.])(\d+\.\d) ± (\d+\.\d)(?![\d.])", text)]
+    assert [row for row in quoted if not is_known(row, known)] == []
+
+
 def test_a_changed_digit_is_caught():
     known = measured("sample-efficiency")
     assert is_known([7.4, 6.4, 8.5], known)
