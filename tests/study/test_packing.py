@@ -17,11 +17,12 @@ from softbias.errors import SoftbiasError
 from softbias.runs.answers import Answers
 from softbias.runs.predictions import Predictions
 from softbias.runs.run import Run
+from softbias.runs.start import Start
 from softbias.study.archive import unpacked
 from softbias.study.arms import arms_from
 from softbias.study.compare import run_study
 from softbias.study.frame import runs_frame
-from softbias.study.packing import pack
+from softbias.study.packing import pack, shared_study
 from softbias.study.plan import PLAN_FILE
 from softbias.study.report import write_report
 from softbias.study.scores import Score, Scores, read_scores, write_scores
@@ -153,6 +154,15 @@ def test_nothing_of_the_machine_and_no_weights_are_in_the_file(study, packed):
     assert not [name for name, content in texts.items() if data.encode() in content]
     assert not [name for name in texts if name.endswith(("safetensors", "csv", "html", "predictions.npz"))]
     assert packed.stat().st_size < 10_000 * len(all_runs(study))
+
+
+def test_a_shared_study_names_no_folder_of_weights_or_sets(study):
+    spec = read_study(study)
+    start = Start("pretrained", "timm/some", path="/somewhere/weights/some.safetensors", sha256="0" * 64)
+    arm = replace(spec.arms[0], start=start, data_options={"data_dir": "/somewhere/sets"})
+    shared = shared_study(replace(spec, arms=(arm, *spec.arms[1:]), data_options={"data_dir": "/somewhere/else"}))
+    assert "/somewhere" not in str(shared.to_dict()) and shared.arms[0].start.path == "some.safetensors"
+    assert str(Path(spec.data[0]).parent) not in str(shared.to_dict())
 
 
 def test_ids_follow_the_new_name_of_the_set_also_where_a_run_starts_from_another(packed):

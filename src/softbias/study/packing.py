@@ -28,8 +28,9 @@ from softbias.runs.artifacts import RESULTS
 from softbias.runs.live import read_live
 from softbias.runs.run import Run
 from softbias.runs.spec import RunSpec, write_config
-from softbias.runs.start import SAME_STORE
+from softbias.runs.start import SAME_STORE, Start
 from softbias.study.archive import SUFFIX, study_folder, write_archive
+from softbias.study.arms import Arm
 from softbias.study.frame import finished_outside, run_folders
 from softbias.study.plan import PLAN_FILE, PlanRow, read_plan
 from softbias.study.profiles import of_runs, read_profiles, write_profiles
@@ -64,7 +65,8 @@ def pack(*studies: str | Path, out: str | Path) -> Packed:
         for folder in folders:
             if not (folder / "study.yaml").is_file():
                 raise SoftbiasError(f"{folder} is not the folder of a study: it has no study.yaml")
-        spec = joined({str(path): read_study(folder) for path, folder in zip(studies, folders, strict=True)})
+        given = [read_study(folder) for folder in folders]
+        spec = joined(dict(zip(map(str, studies), map(shared_study, given), strict=True)))
         plan = {id: row for folder in folders for id, row in (read_plan(folder) or {}).items()}
         found = [run for folder in folders for run in map(Run, run_folders(folder)) if run.finished and run.spec.id in plan]
         if not found:
@@ -76,13 +78,13 @@ def pack(*studies: str | Path, out: str | Path) -> Packed:
             copy = Path(temporary)
             for run in runs.values():
                 copy_run(run, specs[run.spec.id], copy / "runs" / specs[run.spec.id].title)
-            write_study(replace(spec, data=tuple(dict.fromkeys(map(shared_name, spec.data)))), copy)
+            write_study(spec, copy)
             rows = {specs[id].id: shared_row(row, specs, specs[id]) for id, row in plan.items() if id in specs}
             write_text(copy / PLAN_FILE, json.dumps({"runs": rows}, indent=1) + "\n")
             titles = {run.path.name: specs[run.spec.id].title for run in runs.values()}
             write_profiles([rounded(row) for folder in folders for row in of_runs(read_profiles(folder), titles)], copy)
             if len(folders) == 1:
-                names = {id: spec.id for id, spec in specs.items()} | {name: shared_name(name) for name in spec.data}
+                names = {id: spec.id for id, spec in specs.items()} | {name: shared_name(name) for name in given[0].data}
                 copy_measurements(folders[0], copy, names)
             times = {specs[run.spec.id].title: run.summary_path.stat().st_mtime for run in runs.values()}
             with replacing(out) as file:
@@ -100,6 +102,23 @@ def joined(parts: Mapping[str, StudySpec]) -> StudySpec:
         except DifferentStudyError as error:
             raise SoftbiasError(f"{path} is no part of the study in {first}: {error}") from error
     return whole
+
+
+def shared_study(spec: StudySpec) -> StudySpec:
+    """The study without paths of one machine: of its sets, and of the weights that its arms start from."""
+    data = tuple(dict.fromkeys(map(shared_name, spec.data)))
+    return replace(spec, data=data, data_options=shared_options(spec.data_options), arms=tuple(map(shared_arm, spec.arms)))
+
+
+def shared_arm(arm: Arm) -> Arm:
+    start = arm.start
+    if isinstance(start, Start) and start.path is not None:
+        start = replace(start, path=Path(start.path).name)
+    return replace(arm, start=start, data_options=shared_options(arm.data_options))
+
+
+def shared_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name != "data_dir"}
 
 
 def shared_name(data: str) -> str:
@@ -138,8 +157,7 @@ def shared_spec(spec: RunSpec, others: Mapping[str, RunSpec]) -> RunSpec:
         start = replace(start, path=f"{SAME_STORE}{others[source].id}")
     elif start.path is not None and source is None:
         start = replace(start, path=Path(start.path).name)
-    options = {name: value for name, value in spec.data_options.items() if name != "data_dir"}
-    return replace(spec, data=shared_name(spec.data), data_options=options, start=start)
+    return replace(spec, data=shared_name(spec.data), data_options=shared_options(spec.data_options), start=start)
 
 
 def shared_row(row: PlanRow, specs: Mapping[str, RunSpec], spec: RunSpec) -> dict[str, Any]:
