@@ -171,8 +171,8 @@ def run_study(
         write_plan(runs, out)
         if outside := finished_outside(out, {run.id for run in runs}):
             display.message(
-                f"{count(outside, 'finished run')} in {out} of arms, sets, amounts or seeds that the study had before: "
-                "kept, and not in its report"
+                f"left out of the report, and kept: {count(outside, 'finished run')} in {out}, of arms, sets, amounts or seeds "
+                "that the study had before"
             )
         failed: list[tuple[str, str]] = []
         if plan.missing:
