@@ -18,9 +18,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
-from scipy import stats
 
 from softbias.pages.theme import DPI, LIGHT, MARKERS
+from softbias.stats import t_interval
 from softbias.study.archive import unpacked
 from softbias.study.report.results import gather
 
@@ -82,8 +82,7 @@ def gains(group: Group) -> pd.DataFrame:
         values = part.pivot(index="seed", columns="arm", values="value") * 100
         for arm, label in group.arms.items():
             pairs = (values[arm] - values[group.plain]).dropna()
-            low, high = stats.t.interval(0.95, len(pairs) - 1, pairs.mean(), stats.sem(pairs))
-            rows.append((label, round(amount * TRAINING_IMAGES), pairs.mean(), low, high))
+            rows.append((label, round(amount * TRAINING_IMAGES), pairs.mean(), *t_interval(pairs)))
     return pd.DataFrame(rows, columns=["label", "images", "mean", "low", "high"])
 
 

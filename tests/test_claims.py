@@ -18,9 +18,8 @@ from softbias.study.report.results import gather
 
 ROOT = Path(__file__).parents[1]
 EVIDENCE = ROOT / "results" / "evidence"
-WHOLE = [
-    ROOT / "results" / f"{name}.md" for name in ("bias-nano", "eth-nano", "ibit-nano", "mixtures-nano", "pretraining")
-]  # a study or two a page
+ON_ONE_STUDY = ("bias-nano", "eth-nano", "ibit-nano", "mixtures-nano", "pretraining")  # pages about a study or two
+WHOLE = [ROOT / "results" / f"{name}.md" for name in ON_ONE_STUDY]
 PAGES = [*sorted((ROOT / "results" / "claims").glob("*.md")), ROOT / "docs" / "paper.md", *WHOLE]
 QUOTED = re.compile(r"([+−]?\d+\.\d) \[(−?\d+\.\d), (−?\d+\.\d)\]")  # points have one digit; patches and cosines have two
 ROUNDING = 0.0501
@@ -109,11 +108,8 @@ def test_a_quoted_interval_is_that_of_its_study(page):
     assert missing == []
 
 
-MEANS_ELSEWHERE = (
-    "beyond",
-    "ibit",
-    "mixtures-nano",
-)  # pages with means of runs that are not kept, or of measures beside the score
+# These pages also quote means of runs that are not kept, and of measures beside the score.
+MEANS_ELSEWHERE = ("beyond", "ibit", "mixtures-nano")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in MEANS_ELSEWHERE], ids=lambda page: page.stem)

@@ -199,7 +199,7 @@ def test_a_probe_that_has_no_passes_needs_no_images_and_the_others_have_a_number
         assert probe.about and name == name.lower() and bool(probe.n) == bool(probe.passes)
 
 
-@pytest.mark.parametrize(("scenes", "seconds"), [(None, 0.2), (1000, 3.2), (50, 0.35)])
+@pytest.mark.parametrize(("scenes", "seconds"), [(0, 0.2), (1000, 3.2), (50, 0.35)])
 def test_the_estimated_time_counts_images_and_scenes_by_themselves(monkeypatch, scenes, seconds):
     data = SimpleNamespace(img_size=(32, 32))
     target = probing.ProbeTarget(Classifier.of(create_model("deit_nano", 10, 32)), data)

@@ -160,7 +160,8 @@ def test_a_shared_study_names_no_folder_of_weights_or_sets(study):
     spec = read_study(study)
     start = Start("pretrained", "timm/some", path="/somewhere/weights/some.safetensors", sha256="0" * 64)
     arm = replace(spec.arms[0], start=start, data_options={"data_dir": "/somewhere/sets"})
-    shared = shared_study(replace(spec, arms=(arm, *spec.arms[1:]), data_options={"data_dir": "/somewhere/else"}))
+    other = replace(spec.arms[1], pretrain=replace(spec.arms[1].pretrain, data="/somewhere/unlabelled"))
+    shared = shared_study(replace(spec, arms=(arm, other), data_options={"data_dir": "/somewhere/else"}))
     assert "/somewhere" not in str(shared.to_dict()) and shared.arms[0].start.path == "some.safetensors"
     assert str(Path(spec.data[0]).parent) not in str(shared.to_dict())
 

@@ -185,7 +185,7 @@ def measure_all(
             try:
                 if one.passes:
                     n = min(options[name].get("n", one.n), images_for(one, target.data, options[name])) * len(classifiers)
-                    scenes = options[name].get("scenes", one.default("scenes"))
+                    scenes = (options[name].get("scenes", one.default("scenes")) or 0) * len(classifiers)
                     display.begin(name, one, target.classifier.name, n, expected_seconds(one, target, n, scenes))
                 started = time.perf_counter()
                 found = [row for each in classifiers for row in one.measure(each, target.data, **options[name])]
@@ -226,11 +226,11 @@ def images_for(probe: Probe, data: Dataset, options: Mapping[str, Any]) -> int:
     return sys.maxsize if probe.scenes else len(data) if part is None else len(part)
 
 
-def expected_seconds(probe: Probe, target: ProbeTarget, n: int, scenes: int | None = None) -> float:
+def expected_seconds(probe: Probe, target: ProbeTarget, n: int, scenes: int = 0) -> float:
     """Seconds of all passes over n images, and over scenes, estimated from a small batch at every size that the probe uses."""
     size, total = target.data.img_size, 0.0
     work = [(count * n, side) for count, side in probe.passes]
-    work += [(count * scenes, side) for count, side in probe.scene_passes if scenes is not None]
+    work += [(count * scenes, side) for count, side in probe.scene_passes]
     for passes, side in work:
         scaled = (max(1, round(size[0] * side)), max(1, round(size[1] * side)))
         try:

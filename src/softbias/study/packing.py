@@ -105,7 +105,7 @@ def joined(parts: Mapping[str, StudySpec]) -> StudySpec:
 
 
 def shared_study(spec: StudySpec) -> StudySpec:
-    """The study without paths of one machine: of its sets, and of the weights that its arms start from."""
+    """The study without paths of one machine: of sets, of sets for pre-training, and of weights that arms start from."""
     data = tuple(dict.fromkeys(map(shared_name, spec.data)))
     return replace(spec, data=data, data_options=shared_options(spec.data_options), arms=tuple(map(shared_arm, spec.arms)))
 
@@ -114,7 +114,10 @@ def shared_arm(arm: Arm) -> Arm:
     start = arm.start
     if isinstance(start, Start) and start.path is not None:
         start = replace(start, path=Path(start.path).name)
-    return replace(arm, start=start, data_options=shared_options(arm.data_options))
+    pretrain = arm.pretrain
+    if pretrain is not None and pretrain.data is not None:
+        pretrain = replace(pretrain, data=shared_name(pretrain.data))
+    return replace(arm, start=start, pretrain=pretrain, data_options=shared_options(arm.data_options))
 
 
 def shared_options(options: Mapping[str, Any]) -> dict[str, Any]:
