@@ -116,7 +116,7 @@ def test_answers_are_those_of_the_predictions(study, packed):
                 assert not run.predictions_path.exists() and found.files is None
                 for name in ("index", "labels", "predicted", "rank"):
                     np.testing.assert_array_equal(getattr(found, name), getattr(whole, name))
-                assert np.abs(found.confidence - whole.confidence).max() <= 0.5 / 255 + 1e-6
+                assert np.abs(found.confidence - whole.confidence).max() <= 0.005 + 1e-6
 
 
 def test_learning_curves_keep_five_digits_and_scores_all(study, packed):
@@ -206,23 +206,33 @@ def test_the_labels_of_images_that_several_runs_share_are_stored_once(study, pac
         assert len(list(folder.glob("runs/*/labels.npz"))) == 4 and not (folder / "same.json").exists()
 
 
-def test_answers_in_one_file_are_read_as_well(packed, tmp_path):
-    with unpacked(packed) as folder:
-        run = next(run for run in all_runs(folder) if run.answers() is not None)
-        wanted = run.answers()
-        with np.load(run.path / "labels.npz") as labels, np.load(run.path / "answers.npz") as answers:
-            np.savez(tmp_path / "answers.npz", **labels, **answers)
+@pytest.mark.parametrize("files", [1, 2])
+def test_answers_of_older_files_are_read_as_well(files, tmp_path):
+    labels = {"index": np.array([4, 7, 9]), "label": np.array([0, 1, 1], np.uint8)}
+    answers = {"predicted": np.array([0, 2, 1], np.uint8), "rank": np.array([0, 2, 0]), "confidence": np.array([255, 51, 102])}
+    if files == 2:
+        np.savez(tmp_path / "labels.npz", **labels)
+    np.savez(tmp_path / "answers.npz", **answers, **(labels if files == 1 else {}))
     found = Answers.read(tmp_path)
-    for name in ("index", "labels", "predicted", "rank", "confidence"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
+    found.write(tmp_path)
+    for read in (found, Answers.read(tmp_path)):
+        assert read.index.tolist() == [4, 7, 9] and read.labels.tolist() == [0, 1, 1]
+        assert read.predicted.tolist() == [0, 2, 1] and read.rank.tolist() == [0, 2, 0]
+        np.testing.assert_allclose(read.confidence, [1, 0.2, 0.4])
 
 
-def test_answers_that_lack_a_column_or_the_labels_are_refused(tmp_path):
-    np.savez(tmp_path / "answers.npz", predicted=np.zeros(3, np.uint8), rank=np.zeros(3, np.uint8))
+def test_answers_that_lack_a_column_or_the_labels_or_do_not_fit_are_refused(tmp_path):
+    columns = {"rank": np.array([0, 2, 1], np.uint8), "instead": np.zeros(2, np.uint8)}
+    np.savez(tmp_path / "answers.npz", **columns)
     with pytest.raises((SoftbiasError, OSError), match=r"labels\.npz"):
         Answers.read(tmp_path)
     np.savez(tmp_path / "labels.npz", index=np.arange(3), label=np.zeros(3, np.uint8))
-    with pytest.raises(SoftbiasError, match="the array confidence is missing"):
+    with pytest.raises(SoftbiasError, match="the array percent is missing"):
+        Answers.read(tmp_path)
+    np.savez(tmp_path / "answers.npz", **columns | {"instead": np.zeros(3, np.uint8)}, percent=np.zeros(3, np.uint8))
+    with pytest.raises(
+        SoftbiasError, match=r"instead must be whole numbers, one per wrong prediction, but is uint8 of shape \(3,\)"
+    ):
         Answers.read(tmp_path)
 
 

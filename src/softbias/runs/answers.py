@@ -3,10 +3,10 @@
 A run has them in its predictions. A packed run (`study.packing`) has them alone, in two files:
 
 labels.npz    index (n,), which images of the set; label (n,). Runs on the same images have the same file
-answers.npz   predicted (n,); rank (n,), number of classes that are more likely than the right one; confidence (n,), probability
-              of the predicted class, as a whole number of 255ths
+answers.npz   rank (n,), number of classes that are more likely than the right one, so 0 where the prediction is right; instead,
+              the predicted classes where it is wrong, in their order; percent (n,), probability of the predicted class, rounded
 
-In older packed studies answers.npz has all five.
+Older packed studies have predicted (n,) and confidence (n,), in 255ths, and some have all columns in answers.npz.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from softbias.files import replacing
 from softbias.runs.predictions import Predictions
 
 ANSWERS, LABELS = "answers.npz", "labels.npz"
-MOST_CONFIDENT = 255
-COLUMNS = ("index", "label", "predicted", "rank", "confidence")
+COLUMNS = ("index", "label", "rank", "instead", "percent")
+OLDER = ("index", "label", "rank", "predicted", "confidence")
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class Answers:
         files: dict[str, dict[str, NDArray[Any]]] = {
             LABELS: {"index": self.index.astype(np.int32), "label": small(self.labels)},
             ANSWERS: {
-                "predicted": small(self.predicted),
                 "rank": small(self.rank),
-                "confidence": np.rint(self.confidence * MOST_CONFIDENT).astype(np.uint8),
+                "instead": small(self.predicted[~self.correct]),
+                "percent": np.rint(self.confidence * 100).astype(np.uint8),
             },
         }
         for name, columns in files.items():
@@ -85,22 +85,29 @@ class Answers:
                 break
             verify_file(folder / name)
             with ArrayFiles(folder / name) as file:
-                arrays |= {column: file.read(column) for column in COLUMNS if column in file.names}
-        missing = [name for name in COLUMNS if name not in arrays]
+                arrays |= {column: file.read(column) for column in {*COLUMNS, *OLDER} & set(file.names)}
+        names = OLDER if "predicted" in arrays else COLUMNS
+        missing = [name for name in names if name not in arrays]
         if missing:
             raise SoftbiasError(f"{path}: the array {missing[0]} is missing")
         n = len(arrays["index"]) if arrays["index"].ndim else 0
-        for name in COLUMNS:
-            array = arrays[name]
-            if array.dtype.kind not in "iu" or array.shape != (n,):
+        wrong = int(np.count_nonzero(arrays["rank"]))
+        for name in names:
+            array, wanted = arrays[name], wrong if name == "instead" else n
+            if array.dtype.kind not in "iu" or array.shape != (wanted,):
+                what = "one per wrong prediction" if name == "instead" else "one per picture"
                 raise SoftbiasError(
-                    f"{path}: {name} must be whole numbers, one per picture, but is {array.dtype} of shape {array.shape}"
+                    f"{path}: {name} must be whole numbers, {what}, but is {array.dtype} of shape {array.shape}"
                 )
-            if n and array.min() < 0:
+            if wanted and array.min() < 0:
                 raise SoftbiasError(f"{path}: {name} has a number below 0")
-        index, labels, predicted, rank = (arrays[name].astype(np.int64) for name in ("index", "label", "predicted", "rank"))
-        confidence = (arrays["confidence"] / MOST_CONFIDENT).astype(np.float32)
-        return Answers(index, labels, predicted, rank, confidence)
+        index, labels, rank = (arrays[name].astype(np.int64) for name in ("index", "label", "rank"))
+        if names is OLDER:
+            predicted, confidence = arrays["predicted"].astype(np.int64), arrays["confidence"] / 255
+        else:
+            predicted, confidence = labels.copy(), arrays["percent"] / 100
+            predicted[rank > 0] = arrays["instead"]
+        return Answers(index, labels, predicted, rank, confidence.astype(np.float32))
 
 
 def small(classes: NDArray[np.int64]) -> NDArray[np.int64]:
