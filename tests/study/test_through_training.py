@@ -2,11 +2,14 @@
 
 import io
 import json
+import re
 from dataclasses import replace
 
+import numpy as np
 import pandas
 import pytest
 from PIL import Image
+from scipy import stats
 
 from softbias.errors import SoftbiasError
 from softbias.probes.drawing import layers_over_training, mean_line
@@ -91,6 +94,29 @@ def test_the_report_draws_the_means_of_what_was_measured(probed):
     assert drawn["value"].item() == pytest.approx(sum(own) / len(own)) and drawn["seeds"].item() == 2
     assert {file.stem.split("-100-")[1] for file in folder.glob("training-*.csv")} == {"non-locality", "gate", "moved"}
     assert set(table["arm"]) == {"convit_nano", "ibit_nano"}
+
+
+def numbers(text):
+    return [float(found) for found in re.findall(r"[+-]?\d+\.\d+", text.replace("$-$", "-"))]
+
+
+@pytest.mark.parametrize(
+    ("model", "probe", "measure", "title", "digits"),
+    [("ibit_nano", "locality", "non_locality", "Non-locality", 2), ("convit_nano", "gates", "gate", "Gates", 3)],
+)
+def test_a_table_says_how_far_training_moved_a_model(probed, model, probe, measure, title, digits):
+    def mean(run, epoch):
+        rows = [row for row in read_live(run, probe) if (row["measure"], row["epoch"]) == (measure, epoch)]
+        return np.mean([row["value"] for row in rows if row["head"] is not None])
+
+    (file,) = (probed.report.parent / "figures").glob("training-*.tex")
+    rows = [line.replace("\\_", "_").split(" & ") for line in file.read_text().splitlines()]
+    rows = [cells for cells in rows if cells[0].strip().startswith(model) and cells[1].startswith(title)]
+    start, end = (np.array([mean(run, epoch) for run in runs_of(probed, model)]) for epoch in (0, 2))
+    change = end - start
+    wanted = [start.mean(), end.mean(), change.mean(), *stats.t.interval(0.95, 1, change.mean(), stats.sem(change))]
+    (found,) = [numbers(" ".join(cells[2:])) for cells in rows]
+    assert found == pytest.approx(wanted, abs=0.501 * 10**-digits)
 
 
 def test_the_report_draws_scores_by_what_was_measured_last(probed):
