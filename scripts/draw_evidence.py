@@ -43,8 +43,15 @@ GROUPS = (
         "Tiny models, 25 epochs",
         "sample-efficiency",
         "DeiT",
-        {"ConViT": "ConViT", "IBiT": "IBiT", "windows": "windows", "soft_tiny": "soft_tiny"},
+        {
+            "ConViT": "ConViT",
+            "IBiT": "IBiT",
+            "IBiT, softmax": "IBiT, with a softmax",
+            "windows": "windows",
+            "soft_tiny": "soft_tiny",
+        },
     ),
+    Group("Tiny models, 100 epochs", "sample-efficiency-long", "DeiT", {"ConViT": "ConViT"}),
     Group(
         "Nano models, 600 steps",
         "papers-nano",

@@ -13,6 +13,8 @@ import pytest
 from PIL import Image
 from scipy import stats
 
+from softbias.runs.live import read_live
+from softbias.runs.run import Run
 from softbias.study.archive import unpacked
 from softbias.study.report.results import gather
 
@@ -21,7 +23,9 @@ EVIDENCE = ROOT / "results" / "evidence"
 ON_ONE_STUDY = ("bias-nano", "eth-nano", "ibit-nano", "mixtures-nano", "pretraining")  # pages about a study or two
 WHOLE = [ROOT / "results" / f"{name}.md" for name in ON_ONE_STUDY]
 PAGES = [*sorted((ROOT / "results" / "claims").glob("*.md")), ROOT / "docs" / "paper.md", *WHOLE]
+MEASURED_BY_PROBES = ("convit-locality-nano", "deep-nano", "sample-efficiency-long")
 QUOTED = re.compile(r"([+−]?\d+\.\d) \[(−?\d+\.\d), (−?\d+\.\d)\]")  # points have one digit; patches and cosines have two
+QUOTED_OF_PROBES = re.compile(r"([+−]?\d+\.\d\d+) \[(−?\d+\.\d\d+), (−?\d+\.\d\d+)\]")
 ROUNDING = 0.0501
 
 DISTANCE = {f"distance, layer {layer}": 1 / 4 for layer in range(4)}
@@ -106,6 +110,59 @@ def test_a_quoted_interval_is_that_of_its_study(page):
             if not is_known(row, known) and text not in itertools.chain(*ELSEWHERE.values()):
                 missing.append((studies, text))
     assert missing == []
+
+
+@functools.cache
+def ends_of_training(study: str) -> dict[tuple[str, str, float], tuple[pd.DataFrame, pd.DataFrame]]:
+    """By measure, arm and amount, what probes measured at the first and the last epoch: a row per seed, a column per layer."""
+    with unpacked(EVIDENCE / f"{study}.zip") as folder:
+        rows = []
+        for run in gather([folder]).runs.itertuples():
+            for probe, measures in (("locality", ["non_locality"]), ("gates", ["gate", "strength"])):
+                found = pd.DataFrame(read_live(Run(run.run), probe))
+                if len(found):
+                    found = found[found["measure"].isin(measures) & found["head"].notna()]
+                    rows.append(found.assign(arm=run.arm, amount=run.amount, seed=run.seed))
+    table = pd.concat(rows)
+    tables = {}
+    for key, part in table.groupby(["measure", "arm", "amount"]):
+        layers = part.pivot_table(index=["epoch", "seed"], columns="layer", values="value")
+        tables[key] = (layers.loc[0], layers.loc[part["epoch"].max()])
+    return tables
+
+
+@functools.cache
+def measured_by_probes(study: str) -> np.ndarray:
+    """Mean and interval over seeds of changes through training, of differences at its end, and of correlations.  # (n, 3)"""
+    tables = ends_of_training(study)
+    found: list[pd.Series] = []
+    parts: dict[tuple[str, float], list[dict[str, pd.Series]]] = {}
+    for (measure, arm, amount), (start, end) in tables.items():
+        gated = next((list(ends[1]) for key, ends in tables.items() if key[0] == "gate" and key[2] == amount), list(end))
+        for columns in (list(end), [column for column in gated if column in end]):
+            mean = end[columns].mean(axis=1)
+            found += [mean, mean - start[columns].mean(axis=1)]
+            parts.setdefault((measure, amount), []).append({arm: mean})
+        found += [end[layer] for layer in end] + [end[layer] - start[layer] for layer in end]
+        found += [end[a] - end[b] for a, b in itertools.permutations(end, 2)]
+        correlations = [stats.spearmanr(columns, values).statistic for values in end[columns].to_numpy()]
+        found.append(pd.Series(correlations))
+    for means in parts.values():
+        found += [b - a for one, other in itertools.permutations(means, 2) for a in one.values() for b in other.values()]
+    rows = [(v.mean(), *stats.t.interval(0.95, len(v) - 1, v.mean(), stats.sem(v))) for v in found if len(v) > 2 and v.std()]
+    return np.array(rows)
+
+
+def test_a_quoted_interval_of_a_probe_is_that_of_its_study():
+    checked, missing = 0, []
+    for studies, block in blocks(ROOT / "results" / "claims" / "convit.md"):
+        if len(studies) == 1 and studies[0] in MEASURED_BY_PROBES:
+            for quoted in QUOTED_OF_PROBES.findall(block):
+                row, digits = [number(one) for one in quoted], len(quoted[0].split(".")[1])
+                checked += 1
+                if not (np.abs(measured_by_probes(studies[0]) - row) < 0.51 * 10**-digits).all(1).any():
+                    missing.append((studies[0], quoted))
+    assert missing == [] and checked > 20
 
 
 # These pages also quote means of runs that are not kept, and of measures beside the score.
