@@ -99,8 +99,9 @@ def notes(answer: Answer, reference: Answer) -> list[str]:
 
 
 def numbers(text: str) -> set[str]:
-    """
-    >>> sorted(numbers("accuracy 0.75 of 12; +3 %"))
+    """The numbers of a text, without those in the id of a run, which is no number.
+
+    >>> sorted(numbers("accuracy 0.75 of 12; +3 %; run 5aff71e903"))
     ['0.75', '12', '3']
     """
-    return set(re.findall(r"\d+(?:[.,]\d+)*", text))
+    return set(re.findall(r"\d+(?:[.,]\d+)*", re.sub(r"\b[0-9a-f]{10}\b", "", text)))

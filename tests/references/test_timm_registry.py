@@ -60,6 +60,21 @@ def test_timms_optimizer_factory_spares_embeddings_and_gates():
     assert "blocks.0.attn.position.weight" in {names[id(parameter)] for parameter in decayed["params"]}
 
 
+@pytest.mark.parametrize("patch_size", [2, 4, 8])
+@pytest.mark.parametrize("stem", ["patch", "conv", "strided", "residual", "shifted"])
+def test_first_conv_names_the_layer_that_takes_the_image(stem, patch_size):
+    model = softbias.create_model("deit_nano", stem=stem, patch_size=patch_size)
+    layers = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Conv2d | torch.nn.Linear)]
+    assert model.default_cfg["first_conv"] == layers[0]
+
+
+@pytest.mark.parametrize("name", ["soft_nano", "soft_tiny", "resnet_nano", "dwnet_nano"])
+def test_first_conv_names_the_layer_that_takes_the_image_of_other_models(name):
+    model = softbias.create_model(name)
+    layers = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Conv2d)]
+    assert model.default_cfg["first_conv"] == layers[0]
+
+
 @pytest.mark.slow
 def test_timms_own_tests_pass_for_our_models(tmp_path):
     """timm's tests are in its source distribution; the same release is fetched from the package index."""

@@ -152,7 +152,16 @@ def timm_cfg(spec: Spec, name: str | None) -> dict[str, Any]:
         "interpolation": "bicubic",
         "mean": IMAGENET_MEAN if colored else (0.5,) * spec.in_chans,
         "std": IMAGENET_STD if colored else (0.5,) * spec.in_chans,
-        "first_conv": "conv1" if convolutional else "patch_embed.proj",
+        "first_conv": first_layer(spec),
         "classifier": "fc" if convolutional else "head",
         "license": "apache-2.0",
     }
+
+
+def first_layer(spec: Spec) -> str:
+    """The name of the layer that takes the image."""
+    if isinstance(spec, ResNetSpec):
+        return "conv1"
+    if not isinstance(spec, ModelSpec) or (spec.stem == "strided" and spec.patch_size[0] == 2):  # a single convolution
+        return "patch_embed.proj"
+    return "patch_embed." + {"conv": "convs.0", "strided": "convs.0", "residual": "stages.0"}.get(spec.stem, "proj")

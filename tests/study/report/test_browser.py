@@ -107,7 +107,8 @@ def test_a_chart_is_enlarged_and_saved(browser, study):
     figure.get_by_role("button", name="Enlarge").click()
     assert view.locator("dialog .plot").bounding_box()["width"] > 2 * small
     view.keyboard.press("Escape")
-    assert view.locator("dialog").count() == 0 and complaints == []
+    view.locator("dialog").wait_for(state="detached")
+    assert complaints == []
     assert figure.get_by_role("link", name="CSV").get_attribute("download") == "learning-fashion-10-loss.csv"
     view.context.close()
 

@@ -108,10 +108,13 @@ class Augmentation(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.randaugment_settings()  # refuses an unknown notation
+        parsed = None if self.randaugment is None else RandAugment.parse(self.randaugment)  # refuses an unknown notation
+        object.__setattr__(self, "_randaugment", parsed)  # once: torch.compile cannot trace the parser
 
+    @property
     def randaugment_settings(self) -> RandAugment | None:
-        return None if self.randaugment is None else RandAugment.parse(self.randaugment)
+        found: RandAugment | None = self.__dict__["_randaugment"]
+        return found
 
     @property
     def mixes(self) -> bool:

@@ -70,7 +70,7 @@ def augment(
         )
         if settings.moves:
             matrices = geometry.compose(matrices, geometry.draw_affine(stream, settings, size))
-        policy = settings.randaugment_settings()
+        policy = settings.randaugment_settings
         layers = randaugment.draw_layers(stream, policy) if policy else []
         for layer in layers:
             matrices = geometry.compose(matrices, randaugment.layer_matrix(layer, size))
@@ -92,7 +92,7 @@ def augment(
 
 def draws(settings: Augmentation) -> Draws:
     """The random numbers that are drawn for each sample, but for noise."""
-    policy = settings.randaugment_settings()
+    policy = settings.randaugment_settings
     layers = randaugment.draws(policy) if policy else {}
     cutout = {CUTOUT_ROW: 1, CUTOUT_COLUMN: 1} if settings.cutout else {}
     erasing = {ERASING: 1, ERASING_SHAPE: 2 * TRIES, ERASING_TOP: 1, ERASING_LEFT: 1} if settings.erasing else {}
