@@ -37,6 +37,7 @@ CONTRASTS: dict[str, list[dict[str, float]]] = {  # sums over several arms: the 
         {f"{model} after views": 1, "DeiT after views": -1, model: -1, "DeiT": 1} for model in ("ConViT", "IBiT")
     ],
     "ibit-parts-nano": [{"masks, CutMix": 1, "masks": -1, "no masks, softmax, CutMix": -1, "no masks, softmax": 1}],
+    "sizes-nano": [{"ConViT, width 128": 1, "DeiT, width 128": -1, "ConViT, width 64": -1, "DeiT, width 64": 1}],
     "locality-nano": [
         {f"{layers} gated, α = {alpha}": sign / 2 for layers in (1, 3) for alpha, sign in ((2, 1), (0.5, -1))},
         {f"{layers} gated, α = {alpha}": sign / 3 for layers, sign in ((3, 1), (1, -1)) for alpha in (0.5, 1, 2)},
