@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal
 
 from softbias.bounds import Probability, Rising, ShareOfSide, ShortText, Within
@@ -108,13 +109,11 @@ class Augmentation(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parsed = None if self.randaugment is None else RandAugment.parse(self.randaugment)  # refuses an unknown notation
-        object.__setattr__(self, "_randaugment", parsed)  # once: torch.compile cannot trace the parser
+        _ = self.randaugment_settings  # refuses an unknown notation; torch.compile cannot trace the parser
 
-    @property
+    @cached_property
     def randaugment_settings(self) -> RandAugment | None:
-        found: RandAugment | None = self.__dict__["_randaugment"]
-        return found
+        return None if self.randaugment is None else RandAugment.parse(self.randaugment)
 
     @property
     def mixes(self) -> bool:
