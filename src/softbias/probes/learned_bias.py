@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +99,24 @@ def draw_centers(name: str, rows: Rows, folder: Path) -> Path:
     return save(figure, folder, "gates_centers", name)
 
 
+def drawn_epochs(measured: Iterable[float]) -> list[float]:
+    """The epochs of the figure: the first, the last, and some between them.
+
+    >>> drawn_epochs(range(0, 101, 10))
+    [0, 20, 40, 60, 80, 100]
+    """
+    epochs = sorted(set(measured))
+    if len(epochs) <= MOST_EPOCHS:
+        return epochs
+    return [epochs[round(step * (len(epochs) - 1) / (MOST_EPOCHS - 1))] for step in range(MOST_EPOCHS)]
+
+
+def without_undrawn_masks(rows: Rows) -> Rows:
+    """The rows of a model without masks of epochs that no figure shows; what was measured on those masks stays."""
+    drawn = drawn_epochs(row["epoch"] for row in rows if row["measure"] == "mask")
+    return [row for row in rows if row["measure"] != "mask" or row["epoch"] in drawn]
+
+
 def draw_masks(rows: Rows, folder: Path) -> list[Path]:
     """The mask of the middle patch: a line per layer and head, a column per epoch; without epochs a column per head."""
     made = over_training(rows, folder, "masks", "moved", "distance from the initial mask") if through_training(rows) else []
@@ -108,9 +126,7 @@ def draw_masks(rows: Rows, folder: Path) -> list[Path]:
             if row["measure"] == "mask":
                 cells[row["layer"], row["head"], row.get("epoch", 0)][row["row"], row["column"]] = row["value"]
         heads = list(dict.fromkeys((layer, head) for layer, head, _ in cells))
-        epochs = sorted({epoch for _, _, epoch in cells})
-        if len(epochs) > MOST_EPOCHS:
-            epochs = [epochs[round(step * (len(epochs) - 1) / (MOST_EPOCHS - 1))] for step in range(MOST_EPOCHS)]
+        epochs = drawn_epochs(epoch for _, _, epoch in cells)
         columns = len(epochs) if len(epochs) > 1 else 1 + max(head for _, head in heads)
         wanted = [(*key, epoch) for key in heads for epoch in epochs]
         figure, grid = panels(len(wanted), side=1.3, height=1.35, columns=columns)

@@ -6,9 +6,9 @@
         write_report(folder, "report")
 
 The file is small enough to keep beside a text, and its report is that of the study. What it leaves out: weights, checkpoints,
-probabilities of all classes, names of pictures, and pages, which `softbias report` draws again. Learning curves and probes keep
-five digits of each number; scores keep all. A set that is named by a path outside of the working folder is named by its last
-part, so that the file tells nothing about the machine; the ids of its runs follow.
+probabilities of all classes, names of pictures, masks of epochs that no figure shows, and pages, which `softbias report` draws
+again. Learning curves and probes keep five digits of each number; scores keep all. A set that is named by a path outside of the
+working folder is named by its last part, so that the file tells nothing about the machine; the ids of its runs follow.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 from softbias.checksums import write_checksums
 from softbias.errors import SoftbiasError
 from softbias.files import replacing, write_bytes, write_text
+from softbias.probes.learned_bias import without_undrawn_masks
 from softbias.runs.artifacts import RESULTS
 from softbias.runs.live import read_live
 from softbias.runs.run import Run
@@ -183,7 +184,7 @@ def copy_run(run: Run, spec: RunSpec, to: Path) -> None:
         answers.write(to)
     for file in sorted(run.probe_folder.glob("*.jsonl")) if run.probe_folder.is_dir() else ():
         (to / run.probe_folder.name).mkdir(exist_ok=True)
-        write_text(to / run.probe_folder.name / file.name, lines(read_live(run, file.stem)))
+        write_text(to / run.probe_folder.name / file.name, lines(without_undrawn_masks(read_live(run, file.stem))))
     write_checksums(to, [name for name in ("config.yaml", *RESULTS) if (to / name).is_file()])
 
 
