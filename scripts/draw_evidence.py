@@ -51,7 +51,7 @@ GROUPS = (
             "soft_tiny": "soft_tiny",
         },
     ),
-    Group("Tiny models, 100 epochs", "sample-efficiency-long", "DeiT", {"ConViT": "ConViT"}),
+    Group("Tiny models, 100 epochs", "sample-efficiency-long", "DeiT", {"ConViT": "ConViT", "IBiT": "IBiT"}),
     Group(
         "Nano models, 600 steps",
         "papers-nano",
