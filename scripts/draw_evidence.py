@@ -72,6 +72,12 @@ GROUPS = (
         },
     ),
     Group(
+        "Nano ARViT: a loss while it learns rotations",
+        "arvit-nano-again",
+        "base",
+        {"distance, layer 1": "distance loss", "style, layer 3": "similarity loss"},
+    ),
+    Group(
         "Two blocks, 500 steps: position",
         "positional-nano",
         "full attention",
@@ -85,7 +91,7 @@ def gains(group: Group) -> pd.DataFrame:
     with unpacked(ROOT / "results" / "evidence" / f"{group.study}.zip") as folder:
         runs = gather([folder]).runs
     rows = []
-    for amount, part in runs.groupby("amount"):
+    for amount, part in runs[runs["data"] == "cifar10"].groupby("amount"):
         values = part.pivot(index="seed", columns="arm", values="value") * 100
         for arm, label in group.arms.items():
             pairs = (values[arm] - values[group.plain]).dropna()
@@ -118,7 +124,9 @@ def draw(path: Path) -> None:
     axes.axvline(0, color=LIGHT["soft"], linewidth=1.5, zorder=0)
     axes.set_ylim(y - 0.4, -0.8)
     axes.set_yticks(list(ticks), list(ticks.values()))
-    axes.set_xlabel("points of test accuracy over plain attention; CIFAR-10, equal steps, 95 % intervals over seeds")
+    axes.set_xlabel(
+        "points of test accuracy over plain attention, or no loss; CIFAR-10, equal steps, 95 % intervals over seeds"
+    )
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.0f}".replace("-", "−") if value else "0"))
     axes.grid(axis="x", color=LIGHT["line"])
     axes.set_axisbelow(True)

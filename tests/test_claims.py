@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import itertools
+import json
 import operator
 import re
 from collections.abc import Iterator
@@ -47,7 +48,6 @@ CONTRASTS: dict[str, list[dict[str, float]]] = {  # sums over several arms: the 
 }
 ELSEWHERE = {  # quoted with a study, but no differences of its scores
     "papers-nano beside mixtures-nano": ["2.4 [1.3, 3.5]", "2.0 [1.2, 2.9]", "−2.2 [−4.1, −0.3]", "−0.6 [−2.0, 0.9]"],
-    "accuracy on rotations": ["+0.2 [−0.5, 0.9]", "+0.9 [0.1, 1.6]"],
     "accuracy on held-out pictures after the first epoch": ["+5.2 [−11.0, 21.4]", "+2.1 [−0.8, 5.1]", "+0.7 [−0.7, 2.1]"],
     "the curve of head-start-nano": ["+2.3 [0.8, 3.7]", "2.3 [0.8, 3.7]", "−0.7 [−1.4, 0.0]", "+0.3 [−0.1, 0.7]"],
     "the first three of ten seeds": ["−1.4 [−1.7, −1.1]", "1.4 [1.1, 1.7]"],
@@ -73,12 +73,33 @@ def is_known(row: list[float], known: np.ndarray) -> bool:
     return bool((np.abs(known - row) < ROUNDING).all(1).any())
 
 
+def accuracy_on_rotations(study: Path) -> dict[tuple[str, float, str], pd.Series]:
+    """The accuracy in percent of pre-trained models on rotated test pictures, by seed; a key per model, share and loss."""
+    found: dict[tuple[str, float, str], dict[int, float]] = {}
+    for file in sorted(study.glob("runs/*/summary.json")):
+        summary = json.loads(file.read_text())
+        if summary["objective"] == "rotation":
+            arm = " ".join([summary["model"], *(summary["regularize"] or [])])
+            key = ("rotations", summary["train_fraction"], arm)
+            found.setdefault(key, {})[summary["seed"]] = 100 * summary["test"]["accuracy"]
+    return {key: pd.Series(values) for key, values in found.items()}
+
+
+def by_arms(pairs: dict[tuple[str, str, str], dict[float, pd.Series]]) -> dict[tuple[str, str], list[pd.Series]]:
+    """The differences of two arms, on every set and amount."""
+    found: dict[tuple[str, str], list[pd.Series]] = {}
+    for (_, arm, other), over in pairs.items():
+        found.setdefault((arm, other), []).extend(over.values())
+    return found
+
+
 @functools.cache
 def measured(study: str) -> np.ndarray:
     """Mean and interval over seeds of all scores, differences of two arms, and differences of these, in points.  # (n, 3)"""
     with unpacked(EVIDENCE / f"{study}.zip") as folder:
         runs = gather([folder]).runs
-    cells = {key: cell.set_index("seed")["value"] * 100 for key, cell in runs.groupby(["data", "amount", "arm"])}
+        rotations = accuracy_on_rotations(folder)
+    cells = {key: cell.set_index("seed")["value"] * 100 for key, cell in runs.groupby(["data", "amount", "arm"])} | rotations
     if study == "eth-nano":  # scores on scenes
         table = pd.read_csv(ROOT / "results" / "eth-nano.csv")
         table["value"] *= np.where(table["unit"] == "share", 100, 1)
@@ -91,6 +112,8 @@ def measured(study: str) -> np.ndarray:
             pairs.setdefault((data, arm, other), {})[amount] = difference
     found = [*cells.values(), *(one for over in pairs.values() for one in over.values())]
     found += [a - b for over in pairs.values() for a, b in itertools.permutations(over.values(), 2)]
+    for over in by_arms(pairs).values():
+        found.append(sum(over) / len(over))  # the mean over all sets and amounts
     for data, amount in {key[:2] for key in cells}:
         for weights in CONTRASTS.get(study, []):
             if all((data, amount, arm) in cells for arm in weights):

@@ -23,7 +23,7 @@ from softbias.study.archive import unpacked, write_archive
 from softbias.study.arms import arms_from
 from softbias.study.compare import run_study
 from softbias.study.frame import runs_frame
-from softbias.study.packing import pack, shared_study
+from softbias.study.packing import pack, shared_study, thinned
 from softbias.study.plan import PLAN_FILE
 from softbias.study.report import write_report
 from softbias.study.scores import Score, Scores, read_scores, write_scores
@@ -118,6 +118,15 @@ def test_answers_are_those_of_the_predictions(study, packed):
                 for name in ("index", "labels", "predicted", "rank"):
                     np.testing.assert_array_equal(getattr(found, name), getattr(whole, name))
                 assert np.abs(found.confidence - whole.confidence).max() <= 0.005 + 1e-6
+
+
+def test_of_what_probes_measured_some_epochs_are_kept_the_first_and_the_last_among_them():
+    rows = [{"epoch": epoch, "measure": measure, "value": epoch / 7} for epoch in range(100) for measure in ("mask", "moved")]
+    kept = thinned(rows)
+    epochs = {name: [row["epoch"] for row in kept if row["measure"] == name] for name in ("mask", "moved")}
+    assert (len(epochs["moved"]), len(epochs["mask"])) == (21, 6) and thinned(kept) == kept
+    assert {found[0] for found in epochs.values()} == {0} and {found[-1] for found in epochs.values()} == {99}
+    assert thinned(rows[:20]) == [row for row in rows[:20] if row["measure"] == "moved" or row["epoch"] in (0, 2, 4, 5, 7, 9)]
 
 
 def test_learning_curves_keep_five_digits_and_scores_all(study, packed):

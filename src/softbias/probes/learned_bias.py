@@ -99,16 +99,16 @@ def draw_centers(name: str, rows: Rows, folder: Path) -> Path:
     return save(figure, folder, "gates_centers", name)
 
 
-def drawn_epochs(measured: Iterable[float]) -> list[float]:
-    """The epochs of the figure: the first, the last, and some between them.
+def drawn_epochs(measured: Iterable[float], most: int = MOST_EPOCHS) -> list[float]:
+    """The epochs that a figure shows: the first, the last, and some between them.
 
     >>> drawn_epochs(range(0, 101, 10))
     [0, 20, 40, 60, 80, 100]
     """
     epochs = sorted(set(measured))
-    if len(epochs) <= MOST_EPOCHS:
+    if len(epochs) <= most:
         return epochs
-    return [epochs[round(step * (len(epochs) - 1) / (MOST_EPOCHS - 1))] for step in range(MOST_EPOCHS)]
+    return [epochs[round(step * (len(epochs) - 1) / (most - 1))] for step in range(most)]
 
 
 def without_undrawn_masks(rows: Rows) -> Rows:

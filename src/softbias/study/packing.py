@@ -6,9 +6,10 @@
         write_report(folder, "report")
 
 The file is small enough to keep beside a text, and its report is that of the study. What it leaves out: weights, checkpoints,
-probabilities of all classes, names of pictures, masks of epochs that no figure shows, and pages, which `softbias report` draws
-again. Learning curves and probes keep five digits of each number; scores keep all. A set that is named by a path outside of the
-working folder is named by its last part, so that the file tells nothing about the machine; the ids of its runs follow.
+probabilities of all classes, names of pictures, and pages, which `softbias report` draws again. Of what probes measured through
+training it keeps 21 epochs, and the masks of six. Learning curves and probes keep five digits of each number; scores keep all.
+A set that is named by a path outside of the working folder is named by its last part, so that the file tells nothing about the
+machine; the ids of its runs follow.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any
 from softbias.checksums import write_checksums
 from softbias.errors import SoftbiasError
 from softbias.files import replacing, write_bytes, write_text
-from softbias.probes.learned_bias import without_undrawn_masks
+from softbias.probes.learned_bias import drawn_epochs, without_undrawn_masks
+from softbias.probes.rows import Rows
 from softbias.runs.artifacts import RESULTS
 from softbias.runs.live import read_live
 from softbias.runs.run import Run
@@ -39,6 +41,7 @@ from softbias.study.scores import EXTRA
 from softbias.study.spec import DifferentStudyError, StudySpec, extended, read_study, write_study
 
 TEXTS, FIGURES = (".json", ".csv"), (".png", ".svg")  # that measurements on the runs leave
+MOST_EPOCHS = 21  # of a probe's rows
 DIGITS = 5  # of a number in a learning curve or in a probe's row: finer than any chart shows
 
 
@@ -184,8 +187,14 @@ def copy_run(run: Run, spec: RunSpec, to: Path) -> None:
         answers.write(to)
     for file in sorted(run.probe_folder.glob("*.jsonl")) if run.probe_folder.is_dir() else ():
         (to / run.probe_folder.name).mkdir(exist_ok=True)
-        write_text(to / run.probe_folder.name / file.name, lines(without_undrawn_masks(read_live(run, file.stem))))
+        write_text(to / run.probe_folder.name / file.name, lines(thinned(read_live(run, file.stem))))
     write_checksums(to, [name for name in ("config.yaml", *RESULTS) if (to / name).is_file()])
+
+
+def thinned(rows: Rows) -> Rows:
+    """What a probe measured in the first epoch, the last, and some between them."""
+    kept = drawn_epochs((row["epoch"] for row in rows), MOST_EPOCHS)
+    return without_undrawn_masks([row for row in rows if row["epoch"] in kept])
 
 
 def lines(rows: Iterable[Mapping[str, Any]]) -> str:
