@@ -125,7 +125,7 @@ def draw(path: Path) -> None:
     axes.set_ylim(y - 0.4, -0.8)
     axes.set_yticks(list(ticks), list(ticks.values()))
     axes.set_xlabel(
-        "points of test accuracy over plain attention, or no loss; CIFAR-10, equal steps, 95 % intervals over seeds"
+        "points of test accuracy over plain attention, or over no loss\nCIFAR-10, equal steps, 95 % intervals over seeds"
     )
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.0f}".replace("-", "−") if value else "0"))
     axes.grid(axis="x", color=LIGHT["line"])
