@@ -100,8 +100,9 @@ def measured(study: str) -> np.ndarray:
         runs = gather([folder]).runs
         rotations = accuracy_on_rotations(folder)
     cells = {key: cell.set_index("seed")["value"] * 100 for key, cell in runs.groupby(["data", "amount", "arm"])} | rotations
-    if study == "eth-nano":  # scores on scenes
-        table = pd.read_csv(ROOT / "results" / "eth-nano.csv")
+    profiles = ROOT / "results" / f"{study}.csv"
+    if profiles.is_file():  # scores on scenes
+        table = pd.read_csv(profiles)
         table["value"] *= np.where(table["unit"] == "share", 100, 1)
         for (measure, arm), part in table.groupby(["measure", "arm"]):
             cells[measure, 0.0, arm] = part.set_index("seed")["value"]
