@@ -13,7 +13,7 @@ from softbias.grid import Grid
 from softbias.kernels.rolling import kernel_map
 from softbias.models import create_model
 from softbias.probes import illustrations
-from softbias.probes.learned_bias import draw_gates, draw_masks, gates, masks, without_undrawn_masks
+from softbias.probes.learned_bias import draw_gates, draw_masks, gates, masks
 
 
 def by_head(rows, measure: str, layer: int = 0) -> list[float]:
@@ -114,26 +114,6 @@ def test_figures_are_drawn(tmp_path):
         *draw_masks(through, tmp_path),
     ]
     assert len(made) == 5 and all(file.stat().st_size > 5000 for file in made)
-
-
-def through_training(rows, epochs):
-    """The rows of a model at several epochs, with values that change."""
-    return [{**row, "value": row["value"] * (1 + epoch), "step": epoch, "epoch": epoch} for epoch in epochs for row in rows]
-
-
-def test_masks_that_no_figure_shows_are_left_out_and_what_was_measured_on_them_stays():
-    rows = through_training(masks(create_model("ibit_nano")), range(11))
-    kept = without_undrawn_masks(rows)
-    assert sorted({row["epoch"] for row in kept if row["measure"] == "mask"}) == [0, 2, 4, 6, 8, 10]
-    assert [row for row in kept if row["measure"] != "mask"] == [row for row in rows if row["measure"] != "mask"]
-    assert without_undrawn_masks(kept) == kept
-
-
-@pytest.mark.slow
-def test_the_figure_is_the_same_without_them(tmp_path):
-    rows = through_training([row for row in masks(create_model("ibit_nano")) if row["layer"] < 2], range(11))
-    whole, kept = draw_masks(rows, tmp_path / "whole"), draw_masks(without_undrawn_masks(rows), tmp_path / "kept")
-    assert [file.read_bytes() for file in whole] == [file.read_bytes() for file in kept] != []
 
 
 def test_illustrations_show_a_flat_map_and_bumps_that_narrow(tmp_path):

@@ -111,12 +111,6 @@ def drawn_epochs(measured: Iterable[float], most: int = MOST_EPOCHS) -> list[flo
     return [epochs[round(step * (len(epochs) - 1) / (most - 1))] for step in range(most)]
 
 
-def without_undrawn_masks(rows: Rows) -> Rows:
-    """The rows of a model without masks of epochs that no figure shows; what was measured on those masks stays."""
-    drawn = drawn_epochs(row["epoch"] for row in rows if row["measure"] == "mask")
-    return [row for row in rows if row["measure"] != "mask" or row["epoch"] in drawn]
-
-
 def draw_masks(rows: Rows, folder: Path) -> list[Path]:
     """The mask of the middle patch: a line per layer and head, a column per epoch; without epochs a column per head."""
     made = over_training(rows, folder, "masks", "moved", "distance from the initial mask") if through_training(rows) else []

@@ -5,9 +5,10 @@
     with unpacked("flowers.zip") as folder:
         write_report(folder, "report")
 
-The file is small enough to keep beside a text, and its report is that of the study. What it leaves out: weights, checkpoints,
-probabilities of all classes, names of pictures, and pages, which `softbias report` draws again. Of what probes measured through
-training it keeps 21 epochs, and the masks of six. Learning curves and probes keep five digits of each number; scores keep all.
+The file is small enough to keep beside a text, and its report is that of the study. What it leaves out: weights, learned masks,
+checkpoints, probabilities of all classes, names of pictures, and pages, which `softbias report` draws again. Of what probes
+measured through training it keeps 21 epochs. Learning curves and probes keep five digits of each number; scores keep all.
+
 A set that is named by a path outside of the working folder is named by its last part, so that the file tells nothing about the
 machine; the ids of its runs follow.
 """
@@ -25,7 +26,7 @@ from typing import Any
 from softbias.checksums import write_checksums
 from softbias.errors import SoftbiasError
 from softbias.files import replacing, write_bytes, write_text
-from softbias.probes.learned_bias import drawn_epochs, without_undrawn_masks
+from softbias.probes.learned_bias import drawn_epochs
 from softbias.probes.rows import Rows
 from softbias.runs.artifacts import RESULTS
 from softbias.runs.live import read_live
@@ -192,9 +193,9 @@ def copy_run(run: Run, spec: RunSpec, to: Path) -> None:
 
 
 def thinned(rows: Rows) -> Rows:
-    """What a probe measured in the first epoch, the last, and some between them."""
+    """What a probe measured in the first epoch, the last, and some between them, without the masks themselves."""
     kept = drawn_epochs((row["epoch"] for row in rows), MOST_EPOCHS)
-    return without_undrawn_masks([row for row in rows if row["epoch"] in kept])
+    return [row for row in rows if row["epoch"] in kept and row["measure"] != "mask"]
 
 
 def lines(rows: Iterable[Mapping[str, Any]]) -> str:
