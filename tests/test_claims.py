@@ -35,6 +35,7 @@ DISTANCE = {f"distance, layer {layer}": 1 / 4 for layer in range(4)}
 STYLE = {f"style, layer {layer}": 1 / 4 for layer in range(4)}
 CONTRASTS: dict[str, list[dict[str, float]]] = {  # sums over several arms: the weight of each
     "arvit-less-nano": [{f"{loss}, a tenth": 1, "base, a tenth": -1, loss: -1, "base": 1} for loss in ("distance", "style")],
+    "arvit-nano-layers": [DISTANCE | {"base": -1}],
     "arvit-nano": [DISTANCE | {"base": -1}, STYLE | {"base": -1}, STYLE | dict.fromkeys(DISTANCE, -1 / 4)],
     "bias-pretraining-nano": [
         {f"{model} after views": 1, "DeiT after views": -1, model: -1, "DeiT": 1} for model in ("ConViT", "IBiT")
