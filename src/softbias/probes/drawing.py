@@ -20,6 +20,18 @@ def through_training(rows: Rows) -> bool:
     return len({row.get("step") for row in rows}) > 1
 
 
+def some_epochs(measured: Iterable[float], most: int) -> list[float]:
+    """The first epoch, the last, and some between them; at most as many as are wanted.
+
+    >>> some_epochs(range(0, 101, 10), most=6)
+    [0, 20, 40, 60, 80, 100]
+    """
+    epochs = sorted(set(measured))
+    if len(epochs) <= most:
+        return epochs
+    return [epochs[round(step * (len(epochs) - 1) / (most - 1))] for step in range(most)]
+
+
 def by_model(rows: Rows) -> dict[str, Rows]:
     """Rows by the name of the model."""
     found: dict[str, Rows] = defaultdict(list)

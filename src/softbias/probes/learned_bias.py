@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from softbias.classifier import Classifier
 from softbias.errors import NotMeasurableError
 from softbias.models.inspect import attention_sites
 from softbias.pages.static import heading, hue, panels, save, show_map
-from softbias.probes.drawing import as_matrix, by_layer, by_model, latest, over_training, through_training
+from softbias.probes.drawing import as_matrix, by_layer, by_model, latest, over_training, some_epochs, through_training
 from softbias.probes.rows import Row, Rows, labeled, without_interval
 from softbias.probes.sampling import Source
 
@@ -99,18 +99,6 @@ def draw_centers(name: str, rows: Rows, folder: Path) -> Path:
     return save(figure, folder, "gates_centers", name)
 
 
-def drawn_epochs(measured: Iterable[float], most: int = MOST_EPOCHS) -> list[float]:
-    """The epochs that a figure shows: the first, the last, and some between them.
-
-    >>> drawn_epochs(range(0, 101, 10))
-    [0, 20, 40, 60, 80, 100]
-    """
-    epochs = sorted(set(measured))
-    if len(epochs) <= most:
-        return epochs
-    return [epochs[round(step * (len(epochs) - 1) / (most - 1))] for step in range(most)]
-
-
 def draw_masks(rows: Rows, folder: Path) -> list[Path]:
     """The mask of the middle patch: a line per layer and head, a column per epoch; without epochs a column per head."""
     made = over_training(rows, folder, "masks", "moved", "distance from the initial mask") if through_training(rows) else []
@@ -120,7 +108,7 @@ def draw_masks(rows: Rows, folder: Path) -> list[Path]:
             if row["measure"] == "mask":
                 cells[row["layer"], row["head"], row.get("epoch", 0)][row["row"], row["column"]] = row["value"]
         heads = list(dict.fromkeys((layer, head) for layer, head, _ in cells))
-        epochs = drawn_epochs(epoch for _, _, epoch in cells)
+        epochs = some_epochs((epoch for _, _, epoch in cells), MOST_EPOCHS)
         columns = len(epochs) if len(epochs) > 1 else 1 + max(head for _, head in heads)
         wanted = [(*key, epoch) for key in heads for epoch in epochs]
         figure, grid = panels(len(wanted), side=1.3, height=1.35, columns=columns)

@@ -5,6 +5,7 @@ A run has them in its predictions. A packed run (`study.packing`) has them alone
 labels.npz    index (n,), which images of the set; label (n,). Runs on the same images have the same file
 answers.npz   rank (n,), number of classes that are more likely than the right one, so 0 where the prediction is right; instead,
               the predicted classes where it is wrong, in their order; percent (n,), probability of the predicted class, rounded
+              to a multiple of five: finer steps would be most of such a file
 
 Older packed studies have predicted (n,) and confidence (n,), in 255ths, and some have all columns in answers.npz.
 """
@@ -25,6 +26,7 @@ from softbias.files import replacing
 from softbias.runs.predictions import Predictions
 
 ANSWERS, LABELS = "answers.npz", "labels.npz"
+STEP = 5  # percent
 COLUMNS = ("index", "label", "rank", "instead", "percent")
 OLDER = ("index", "label", "rank", "predicted", "confidence")
 
@@ -68,7 +70,7 @@ class Answers:
             ANSWERS: {
                 "rank": small(self.rank),
                 "instead": small(self.predicted[~self.correct]),
-                "percent": np.rint(self.confidence * 100).astype(np.uint8),
+                "percent": (np.rint(self.confidence * (100 / STEP)) * STEP).astype(np.uint8),
             },
         }
         for name, columns in files.items():

@@ -26,7 +26,7 @@ from typing import Any
 from softbias.checksums import write_checksums
 from softbias.errors import SoftbiasError
 from softbias.files import replacing, write_bytes, write_text
-from softbias.probes.learned_bias import drawn_epochs
+from softbias.probes.drawing import some_epochs
 from softbias.probes.rows import Rows
 from softbias.runs.artifacts import RESULTS
 from softbias.runs.live import read_live
@@ -194,7 +194,7 @@ def copy_run(run: Run, spec: RunSpec, to: Path) -> None:
 
 def thinned(rows: Rows) -> Rows:
     """What a probe measured in the first epoch, the last, and some between them, without the masks themselves."""
-    kept = drawn_epochs((row["epoch"] for row in rows), MOST_EPOCHS)
+    kept = some_epochs((row["epoch"] for row in rows), MOST_EPOCHS)
     return [row for row in rows if row["epoch"] in kept and row["measure"] != "mask"]
 
 
