@@ -25,7 +25,7 @@ from softbias.study.archive import unpacked
 from softbias.study.report.results import gather
 
 ROOT = Path(__file__).parents[1]
-TRAINING_IMAGES = 50_000  # of CIFAR-10
+TRAINING_IMAGES = 50_000  # of CIFAR-10 and of CIFAR-100
 LOOK = {500: ("c1", "triangle-up"), 5_000: ("c0", "circle"), 50_000: ("c2", "square")}  # number of pictures: color, marker
 
 
@@ -36,6 +36,7 @@ class Group(NamedTuple):
     study: str
     plain: str
     arms: dict[str, str]
+    data: str = "cifar10"
 
 
 GROUPS = (
@@ -53,12 +54,19 @@ GROUPS = (
     ),
     Group("Tiny models, 100 epochs", "sample-efficiency-long", "DeiT", {"ConViT": "ConViT", "IBiT": "IBiT"}),
     Group(
+        "Tiny models, 25 epochs, CIFAR-100",
+        "sample-efficiency-cifar100",
+        "DeiT",
+        {"ConViT": "ConViT", "IBiT": "IBiT", "soft_tiny": "soft_tiny"},
+        "cifar100",
+    ),
+    Group(
         "Nano models, 600 steps",
         "papers-nano",
         "DeiT",
         {"ConViT": "ConViT", "IBiT": "IBiT", "windows": "windows", "DeiT, distance loss": "distance loss (ARViT)"},
     ),
-    Group("Nano models, 3,000 steps", "papers-nano-long", "DeiT", {"ConViT": "ConViT", "IBiT": "IBiT"}),
+    Group("Nano models, 3,000 steps", "papers-nano-long-again", "DeiT", {"ConViT": "ConViT", "IBiT": "IBiT"}),
     Group(
         "Nano models without a class token, 600 steps",
         "mixtures-nano",
@@ -91,7 +99,7 @@ def gains(group: Group) -> pd.DataFrame:
     with unpacked(ROOT / "results" / "evidence" / f"{group.study}.zip") as folder:
         runs = gather([folder]).runs
     rows = []
-    for amount, part in runs[runs["data"] == "cifar10"].groupby("amount"):
+    for amount, part in runs[runs["data"] == group.data].groupby("amount"):
         values = part.pivot(index="seed", columns="arm", values="value") * 100
         for arm, label in group.arms.items():
             pairs = (values[arm] - values[group.plain]).dropna()
@@ -115,7 +123,10 @@ def draw(path: Path) -> None:
     axes = figure.subplots()
     y, ticks = 0.0, {}
     for title, table in found.items():
-        axes.text(0, y, title, transform=axes.get_yaxis_transform(), weight="bold", va="center", color=LIGHT["ink"])
+        axes.text(
+            0, y, title, transform=axes.get_yaxis_transform(), weight="bold", va="center", color=LIGHT["ink"],
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+        )  # fmt: skip
         for label, rows in table.groupby("label", sort=False):
             y += 1
             ticks[y] = label
@@ -125,7 +136,8 @@ def draw(path: Path) -> None:
     axes.set_ylim(y - 0.4, -0.8)
     axes.set_yticks(list(ticks), list(ticks.values()))
     axes.set_xlabel(
-        "points of test accuracy over plain attention, or over no loss\nCIFAR-10, equal steps, 95 % intervals over seeds"
+        "points of test accuracy over plain attention, or over no loss\n"
+        "CIFAR-10 where no other set is named, equal steps, 95 % intervals over seeds"
     )
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.0f}".replace("-", "−") if value else "0"))
     axes.grid(axis="x", color=LIGHT["line"])
