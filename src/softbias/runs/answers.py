@@ -3,11 +3,11 @@
 A run has them in its predictions. A packed run (`study.packing`) has them alone, in two files:
 
 labels.npz    index (n,), which images of the set; label (n,). Runs on the same images have the same file
-answers.npz   rank (n,), number of classes that are more likely than the right one, so 0 where the prediction is right; instead,
-              the predicted classes where it is wrong, in their order; percent (n,), probability of the predicted class, rounded
-              to a multiple of five: finer steps would be most of such a file
+answers.npz   rank (n,), 0 where the prediction is right, 1 where the right class is among the five most likely, and 5 where it
+              is not; instead, the predicted classes where it is wrong, in their order; percent (n,), probability of the
+              predicted class, rounded to a multiple of five. Finer numbers would be most of such a file
 
-Older packed studies have predicted (n,) and confidence (n,), in 255ths, and some have all columns in answers.npz.
+Older packed studies have ranks in full, predicted (n,) and confidence (n,), in 255ths, and some have all in answers.npz.
 """
 
 from __future__ import annotations
@@ -27,13 +27,17 @@ from softbias.runs.predictions import Predictions
 
 ANSWERS, LABELS = "answers.npz", "labels.npz"
 STEP = 5  # percent
+KEPT_RANKS = (0, 1, 5)  # where accuracy and top-5 accuracy change; a rank is kept as the one below it
 COLUMNS = ("index", "label", "rank", "instead", "percent")
 OLDER = ("index", "label", "rank", "predicted", "confidence")
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Shapes: n test images. files: names of the images, where they are known."""
+    """Shapes: n test images. files: names of the images, where they are known.
+
+    rank   number of classes that are more likely than the right one; of a packed run, one of KEPT_RANKS
+    """
 
     index: NDArray[np.int64]  # (n,)
     labels: NDArray[np.int64]  # (n,)
@@ -68,7 +72,7 @@ class Answers:
         files: dict[str, dict[str, NDArray[Any]]] = {
             LABELS: {"index": self.index.astype(np.int32), "label": small(self.labels)},
             ANSWERS: {
-                "rank": small(self.rank),
+                "rank": small(np.array(KEPT_RANKS)[np.searchsorted(KEPT_RANKS, self.rank, side="right") - 1]),
                 "instead": small(self.predicted[~self.correct]),
                 "percent": (np.rint(self.confidence * (100 / STEP)) * STEP).astype(np.uint8),
             },
