@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from softbias.data.augment.apply import normalize
 from softbias.data.decode import BrokenImageError, in_order, load
 from softbias.data.resizing import resized
+from softbias.data.value_range import ValueRange, check_range
 from softbias.errors import SoftbiasError, in_one_line
 from softbias.json_file import read_json
 from softbias.models import storage
@@ -75,6 +76,7 @@ class Classifier:
     img_size      (height, width) of its images; None for a module that does not state it
     mean, std     of the channels, for pixels in [0, 1]; 0 and 1 for a module that does not state them
     resize_mode   what happens to the aspect ratio of files: crop, pad or stretch
+    value_range   what is black and white in files of more than eight bits; None: each file decides
     class_names   one per output, where they are known
     when          step and epoch, for a model out of the middle of its training
     """
@@ -86,6 +88,7 @@ class Classifier:
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     resize_mode: str = "crop"
+    value_range: ValueRange | None = None
     class_names: tuple[str, ...] | None = None
     when: dict[str, int | float] = field(default_factory=dict)
 
@@ -153,7 +156,7 @@ class Classifier:
                 raise SoftbiasError(f"an array must be (height, width, 3) of uint8, but is {picture.shape} of {picture.dtype}")
             picture = Image.fromarray(picture)
         if not isinstance(picture, Image.Image):
-            picture = load(picture, wanted=self.img_size).image
+            picture = load(picture, wanted=self.img_size, value_range=self.value_range).image
         return np.array(resized(picture.convert("RGB"), self.img_size, self.resize_mode))
 
     def tensor(self, array: NDArray[np.uint8]) -> Tensor:
@@ -230,9 +233,10 @@ def finite(logits: Tensor, name: str = "the model") -> Tensor:
 
 
 def stated_preprocessing(model: Any) -> dict[str, Any]:
-    """img_size, mean, std, resize_mode and class_names, as far as a module states them."""
+    """img_size, mean, std, resize_mode, value_range and class_names, as far as a module states them."""
     cfg = getattr(model, "pretrained_cfg", None) or {}
     found: dict[str, Any] = {key: tuple(cfg[key]) for key in ("mean", "std") if cfg.get(key)}
+    found |= {"value_range": check_range(cfg["value_range"])} if cfg.get("value_range") else {}
     found["img_size"] = stated_size(model, cfg)
     found["resize_mode"] = resize_mode(cfg.get("crop_mode"))
     names = getattr(model, "class_names", None)
@@ -263,7 +267,8 @@ def preprocessing_beside(folder: Path) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError) as error:
         reason = in_one_line(error) if file.is_file() else "it has no preprocessor_config.json"
         raise SoftbiasError(f"{folder} does not say how its pictures are normalized: {reason}") from error
-    return {"mean": mean, "std": std, "resize_mode": resize_mode(given.get("crop_mode"))}
+    deep = {"value_range": check_range(given["value_range"])} if given.get("value_range") else {}
+    return {"mean": mean, "std": std, "resize_mode": resize_mode(given.get("crop_mode")), **deep}
 
 
 @torch.no_grad()

@@ -20,10 +20,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from softbias.data.arrays import as_images
+from softbias.data.arrays import array_range, as_images
 from softbias.data.dataset import Dataset
 from softbias.data.decode import decode, in_order
 from softbias.data.resizing import check_resize_mode, resize_all
+from softbias.data.value_range import ValueRange, find_range
 from softbias.environment import find_device
 from softbias.errors import SoftbiasError
 from softbias.pages.wording import text
@@ -91,7 +92,8 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         facts, options = ImageFacts(self.img_size, self.img_size is not None), dict(self.model_options or {})
         found = find_start(word, self.weights, self.model, options, find_device(self.device), facts)
         check_conversion(self.convert, found.start, None)
-        images = self.to_images(X, None if self.img_size is not None else found.start.img_size)
+        value_range = find_range(X) if is_files(X) else array_range([np.asarray(X)])
+        images = self.to_images(X, None if self.img_size is not None else found.start.img_size, value_range)
         if labels.shape != (len(images),):
             raise SoftbiasError(
                 f"X holds {len(images)} pictures, so y must have shape ({len(images)},), but it has {labels.shape}"
@@ -102,7 +104,8 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"a classifier needs at least two classes, but y holds {len(self.classes_)}: {self.classes_.tolist()}"
             )
         names = tuple(map(str, self.classes_))
-        data = Dataset("X", images, numbers.astype(np.int64), names, {"train": np.arange(len(images))})
+        splits = {"train": np.arange(len(images))}
+        data = Dataset("X", images, numbers.astype(np.int64), names, splits, value_range=value_range)
         spec = RunSpec(
             data=f"X-{data.fingerprint()}",
             model=found.model or self.model,
@@ -127,22 +130,26 @@ class SoftbiasClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Probabilities in the order of `classes_`.  # (n, K)"""
         check_is_fitted(self, "classifier_")
-        return self.classifier_.probabilities(self.to_images(X, self.classifier_.img_size))
+        images = self.to_images(X, self.classifier_.img_size, self.classifier_.value_range)
+        return self.classifier_.probabilities(images)
 
     def predict(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self, "classifier_")
         labels: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
         return labels
 
-    def to_images(self, X: Any, size: tuple[int, int] | None) -> NDArray[np.uint8]:
-        """X as bytes at a size: the model's, or before there is one the size asked for.  # (n, height, width, 3)"""
+    def to_images(self, X: Any, size: tuple[int, int] | None, value_range: ValueRange | None) -> NDArray[np.uint8]:
+        """X as bytes at a size: the model's, or before there is one the size asked for.  # (n, height, width, 3)
 
+        value_range   what is black and white in pictures of more than eight bits, as in those of `fit`
+        """
         check_resize_mode(self.resize_mode)
         if size is None and self.img_size is not None:
             size = (self.img_size, self.img_size)
         if is_files(X):
-            return read_files(X, size or (SIDE, SIDE), self.resize_mode)
-        images = as_images(np.asarray(X), "X")
+            return read_files(X, size or (SIDE, SIDE), self.resize_mode, value_range)
+        given = np.asarray(X)
+        images = as_images(given, "X", value_range if given.dtype == np.uint16 else None)
         return images if size is None else resize_all(images, size, self.resize_mode)
 
 
@@ -152,7 +159,8 @@ def is_files(X: Any) -> bool:
     return isinstance(X, Sequence) and len(X) > 0 and isinstance(X[0], str | Path)
 
 
-def read_files(files: Sequence[str | Path], size: tuple[int, int], resize_mode: str) -> NDArray[np.uint8]:
+def read_files(
+    files: Sequence[str | Path], size: tuple[int, int], resize_mode: str, value_range: ValueRange | None
+) -> NDArray[np.uint8]:
     """Every file must be a picture: what belongs to a label cannot be left out here."""
-
-    return np.stack(list(in_order(lambda file: decode(file, size, resize_mode), files)))
+    return np.stack(list(in_order(lambda file: decode(file, size, resize_mode, value_range), files)))

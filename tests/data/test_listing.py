@@ -213,6 +213,12 @@ def test_a_csv_file_names_images_beside_it(tmp_path):
     assert list_csv(tmp_path / "set.csv", group_by="subject").groups == ("x", "x", "y")
 
 
+def test_a_table_from_windows_is_read_with_its_backslashes(tmp_path):
+    tree(tmp_path, "cats/a b.jpg", "dogs/b.jpg")
+    (tmp_path / "set.csv").write_text("path,label\ncats\\a b.jpg,cat\ndogs\\b.jpg,dog\n")
+    assert list_csv(tmp_path / "set.csv").relative() == ["cats/a b.jpg", "dogs/b.jpg"]
+
+
 @pytest.mark.parametrize("path", ["path", "file", "filename", "image", "Path "])
 @pytest.mark.parametrize("label", ["label", "class", "target"])
 @pytest.mark.parametrize("separator", [",", ";", "\t"])

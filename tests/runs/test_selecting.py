@@ -7,6 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from softbias.notes import Note
+from softbias.pages.wording import text
 from softbias.runs.run import Run
 from softbias.training import checkpoint, loop
 
@@ -67,7 +69,8 @@ def test_a_run_whose_time_was_over_before_an_epoch_has_its_last_weights_and_says
     monkeypatch.setattr("softbias.training.plan.steps_within", lambda plan, minutes: plan.batches.total_steps)
     summary = train(minutes=0.001, **{**NOISY, "batch_size": 4}).summary
     assert summary["best_epoch"] is None and summary["selected"] == "last"
-    assert summary["notes"][-1]["kind"] == "last-instead-of-best"
+    assert [note["kind"] for note in summary["notes"][-2:]] == ["last-instead-of-best", "few-steps"]
+    assert text(Note(**summary["notes"][-1])).startswith("only 1 step fitted into 0.001 minutes")
 
 
 @pytest.mark.parametrize(("val_fraction", "select", "validated"), [(0.1, "last", 5), (0.4, "last", 1), (0.4, "best", 5)])

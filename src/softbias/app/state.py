@@ -239,7 +239,8 @@ class AppState:
             width, height = 0, 0
         if width * height > LARGEST_UPLOAD:
             raise BrokenImageError("the upload", f"has {width} × {height} pixels, more than {LARGEST_UPLOAD:,}", "oversized")
-        image = load(io.BytesIO(content), wanted=(KEPT_SIDE, KEPT_SIDE), name="the upload").image
+        value_range = self.models[0].classifier.value_range
+        image = load(io.BytesIO(content), (KEPT_SIDE, KEPT_SIDE), "the upload", value_range).image
         image.thumbnail((KEPT_SIDE, KEPT_SIDE), Image.Resampling.LANCZOS)
         with self.lock:
             number, self.uploaded = self.uploaded, self.uploaded + 1

@@ -91,6 +91,10 @@ class TrainingOptions:
     crop_from: Annotated[
         Side | None, flag("PIXELS", "Keep whole pictures at this side, too, and cut the crops of training from them.")
     ] = None
+    value_range: Annotated[
+        ShortText | None,
+        flag("BLACK,WHITE", "What is black and white in pictures of more than eight bits; the pictures decide if not given."),
+    ] = None
     group_by: Annotated[
         ShortText | None, flag("REGEX|COLUMN", "Keep pictures with the same match, or the same value, in one split.")
     ] = None
@@ -248,10 +252,13 @@ def show(result: Result, options: TrainingOptions) -> None:
 
 def data_options(options: TrainingOptions) -> dict[str, Any]:
     """What was asked of the reader of the pictures."""
+    from softbias.data.value_range import parse_range
+
     asked = {
         "img_size": options.img_size,
         "resize_mode": options.resize_mode,
         "crop_from": options.crop_from,
+        "value_range": None if options.value_range is None else parse_range(options.value_range),
         "group_by": options.group_by,
         "skip_broken": options.skip_broken or None,
         "score": options.score,

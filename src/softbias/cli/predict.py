@@ -154,6 +154,8 @@ def export(
     if out.suffix != ".onnx":  # before the model is read
         raise SoftbiasError(f"an ONNX file is named *.onnx, but got {out}")
     from softbias.models.export import export
+    from softbias.notes import Note
+    from softbias.pages.wording import text
     from softbias.runs.opening import open_classifier
 
     classifier = open_classifier(model)
@@ -162,3 +164,6 @@ def export(
     shape = f"images (batch, 3, {size}) to logits (batch, {len(classifier.output_names)})"
     echo(f"{out}: {out.stat().st_size / 1e6:,.1f} MB, {shape}")
     echo(f"pixels in [0, 1], normalized by mean {classifier.mean} and std {classifier.std}; {classifier.resize_mode} to size")
+    if classifier.value_range is not None:
+        low, high = classifier.value_range
+        echo(text(Note("value-range", {"low": low, "high": high, "named": True})))

@@ -4,14 +4,15 @@
     train_images, train_labels, test_images, …         splits as given (also x_train, y_train, …; val or valid)
     class_names                                        optional (also classes; in a folder, classes.json)
 
-Images: (N, H, W), (N, H, W, 1 | 3 | 4) or channels first; bytes in any integer type, 16-bit (v / 257), floats from 0 to 1.
+Images: (N, H, W), (N, H, W, 1 | 3 | 4) or channels first; bytes in any integer type, floats from 0 to 1, and 16-bit, where all
+arrays together decide what is white (`value_range`). With a range that is named, numbers of any type.
 Labels: whole numbers or strings; without class names the values that occur are the classes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -22,6 +23,7 @@ from softbias.data.array_files import ArrayFiles
 from softbias.data.dataset import Dataset
 from softbias.data.folders import natural
 from softbias.data.listing import SPLIT_NAMES, refuse_unlearned_classes, some
+from softbias.data.value_range import SAMPLE, ValueRange, ends, range_of, to_bytes
 from softbias.errors import SoftbiasError, in_one_line
 from softbias.files import escaped
 from softbias.json_file import read_json
@@ -53,17 +55,24 @@ def read_class_names(path: Path) -> tuple[str, ...]:
     return from_plain(tuple[str, ...], content, str(path))
 
 
-def read_arrays(path: str | Path) -> Dataset:
-    """The set in an .npz file or a folder of .npy files. Where the arrays name no splits, the Dataset has none."""
+def read_arrays(path: str | Path, value_range: ValueRange | None = None) -> Dataset:
+    """The set in an .npz file or a folder of .npy files. Where the arrays name no splits, the Dataset has none.
+
+    value_range   what is black and white; None: the arrays decide
+    """
     path = Path(path)
+    named = value_range is not None
     with ArrayFiles(path) as arrays:
         given = {name.casefold(): name for name in arrays.names}
+        pairs = _pairs(path, given)
+        raw = {key: arrays.read(key) for _, key, _ in pairs}
+        value_range = value_range or array_range(raw.values())
         images: list[NDArray[np.uint8]] = []
         labels: list[NDArray[Any]] = []
         splits: dict[str, NDArray[np.int64]] = {}
         start = 0
-        for split, image_key, label_key in _pairs(path, given):
-            part = as_images(arrays.read(image_key), f"{path}: {image_key}")
+        for split, image_key, label_key in pairs:
+            part = as_images(raw.pop(image_key), f"{path}: {image_key}", value_range)
             if not len(part):
                 raise SoftbiasError(f"{path}: {image_key} has no pictures; leave the array out, or add some")
             part_labels = _as_labels(arrays.read(label_key), f"{path}: {label_key}")
@@ -80,12 +89,14 @@ def read_arrays(path: str | Path) -> Dataset:
                 splits[split] = np.arange(start, start + len(part))
             start += len(part)
         key = next((given[name] for name in NAMES if name in given), None)
-        named = None if key is None else as_text(arrays.read(key).ravel(), f"{path}: {key}")
+        names = None if key is None else as_text(arrays.read(key).ravel(), f"{path}: {key}")
     if path.is_dir() and (path / CLASSES_FILE).is_file():
-        named = list(read_class_names(path / CLASSES_FILE))
-    if named is not None:
-        require_names(named, f"{path}: the class names")
-    numbers, class_names, notes = _number(path, np.concatenate(labels), named)
+        names = list(read_class_names(path / CLASSES_FILE))
+    if names is not None:
+        require_names(names, f"{path}: the class names")
+    numbers, class_names, notes = _number(path, np.concatenate(labels), names)
+    if value_range is not None:
+        notes = (*notes, Note("value-range", {"low": value_range[0], "high": value_range[1], "named": named}))
     if len(numbers) < 2 or len(class_names) < 2:
         raise SoftbiasError(
             f"{path}: a classifier needs at least two pictures and two classes, but there are {len(numbers)} "
@@ -95,11 +106,21 @@ def read_arrays(path: str | Path) -> Dataset:
         split_names = [name for name, indices in splits.items() for _ in indices]
         refuse_unlearned_classes(path, [class_names[number] for number in numbers], split_names)
     everything = images[0] if len(images) == 1 else np.concatenate(images)
-    return Dataset(path.stem, everything, numbers, class_names, splits, notes=notes)
+    return Dataset(path.stem, everything, numbers, class_names, splits, notes=notes, value_range=value_range)
 
 
-def as_images(values: NDArray[Any], what: str = "images") -> NDArray[np.uint8]:
-    """Any usual array of pictures as (N, H, W, 3) bytes; alpha is laid on white."""
+def array_range(arrays: Iterable[NDArray[Any]]) -> ValueRange | None:
+    """The range of all arrays of 16 bits together; None where there are none, or where they hold bytes."""
+    deep = [values for values in arrays if values.dtype == np.uint16 and values.size]
+    looks = (values[np.linspace(0, len(values) - 1, min(len(values), SAMPLE)).round().astype(int)] for values in deep)
+    return range_of(filter(None, (ends(image) for images in looks for image in images)))
+
+
+def as_images(values: NDArray[Any], what: str = "images", value_range: ValueRange | None = None) -> NDArray[np.uint8]:
+    """Any usual array of pictures as (N, H, W, 3) bytes; alpha is laid on white.
+
+    value_range   what is black and white in numbers that are not bytes
+    """
     if values.ndim == 3:
         values = values[..., None]
     if values.ndim == 4 and values.shape[-1] not in (1, 3, 4) and values.shape[1] in (1, 3, 4):
@@ -108,7 +129,7 @@ def as_images(values: NDArray[Any], what: str = "images") -> NDArray[np.uint8]:
         raise SoftbiasError(
             f"{what} must be (N, H, W), (N, H, W, 1, 3 or 4) or (N, 1, 3 or 4, H, W), but its shape is {values.shape}"
         )
-    images = _as_bytes(values, what)
+    images = _as_bytes(values, what, value_range or array_range([values]))
     if images.shape[-1] == 4:
         alpha = images[..., 3:].astype(np.uint16)
         images = ((images[..., :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
@@ -136,15 +157,15 @@ def require_names(names: Sequence[str], what: str) -> None:
         raise SoftbiasError(f"{what} must be text that can be written, but there is {escaped(wrong[0])!r}")
 
 
-def _as_bytes(values: NDArray[Any], what: str) -> NDArray[np.uint8]:
+def _as_bytes(values: NDArray[Any], what: str, value_range: ValueRange | None) -> NDArray[np.uint8]:
     if values.dtype.kind not in "biuf":
         raise SoftbiasError(f"{what} must be numbers: bytes (uint8), or floats between 0 and 1, but is {values.dtype}")
     if values.dtype == np.uint8:
         return values
     if values.dtype == np.bool_:
         return values.astype(np.uint8) * 255
-    if values.dtype == np.uint16 and values.size and values.max() > 255:
-        return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    if value_range is not None:
+        return to_bytes(values, value_range)
     low, high = (values.min(), values.max()) if values.size else (0, 0)
     if np.issubdtype(values.dtype, np.integer) and low >= 0 and high <= 255:
         return values.astype(np.uint8)
@@ -152,7 +173,7 @@ def _as_bytes(values: NDArray[Any], what: str) -> NDArray[np.uint8]:
         return np.round(values * 255).astype(np.uint8)
     raise SoftbiasError(
         f"{what} must be bytes (uint8), or floats between 0 and 1, but is {values.dtype} from {low} to {high}; "
-        "undo any normalization and save it as uint8"
+        "undo any normalization and save it as uint8, or name what is black and white (--value-range, value_range)"
     )
 
 

@@ -6,9 +6,9 @@
     <cache>/pictures/<key>/about.json    shape, the indices of these pictures in the listing, and the errors of the others
     <cache>/pictures/<key>/images.npy    the pictures of a pack
 
-The key is a hash of each file's path, size, time and rights, the target size, the resize mode and the decoder's version, so
-a changed picture is decoded anew. Pictures are written to the file, and not assigned to a map of it: a full disk makes a
-write fail, but kills a process that assigns to a map. `cache_folder` says how an entry comes to be.
+The key is a hash of each file's path, size, time and rights, the target size, the resize mode, the range of values and the
+decoder's version, so a changed picture is decoded anew. Pictures are written to the file, and not assigned to a map of it: a
+full disk makes a write fail, but kills a process that assigns to a map. `cache_folder` says how an entry comes to be.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from softbias.data.decode import (
 )
 from softbias.data.listing import Listing, counted_images
 from softbias.data.resizing import Images, check_resize_mode
+from softbias.data.value_range import ValueRange
 from softbias.errors import SoftbiasError
 from softbias.json_file import MOST_BYTES_OF_TABLES, read_json
 from softbias.schema import SchemaError, from_plain
@@ -93,6 +94,7 @@ def decode_all(
     progress: Progress | None = None,
     copies: bool = False,
     whole: int | None = None,
+    value_range: ValueRange | None = None,
 ) -> Decoded:
     """All pictures at (height, width), the indices of those that could be read, the errors of the others, and thumbnails of
     those that could be read, for finding copies, where `copies` asks for them.
@@ -102,12 +104,12 @@ def decode_all(
     """
     check_resize_mode(resize_mode)
     folder = cache_location(cache_dir)
-    entry = folder / _key(listing, size, resize_mode, copies, whole)
+    entry = folder / _key(listing, size, resize_mode, copies, whole, value_range)
     found = _open(entry, copies, whole)
     if found is None and not may_write():
         return noise(len(listing), size), np.arange(len(listing)), [], None
     if found is None:
-        _make(entry, listing, size, resize_mode, workers, progress, copies, whole)
+        _make(entry, listing, size, resize_mode, workers, progress, copies, whole, value_range)
         found = _open(entry, copies, whole)
         if found is None:
             raise SoftbiasError(f"the cache {folder} does not keep its files; choose another folder with SOFTBIAS_CACHE")
@@ -126,9 +128,10 @@ def open_whole(
     whole: int,
     cache_dir: str | Path | None = None,
     copies: bool = False,
+    value_range: ValueRange | None = None,
 ) -> WholeImages:
     """The whole pictures that `decode_all` kept with the same arguments."""
-    entry = cache_location(cache_dir) / _key(listing, size, resize_mode, copies, whole)
+    entry = cache_location(cache_dir) / _key(listing, size, resize_mode, copies, whole, value_range)
     if not entry.is_dir() and not may_write():
         return WholeImages(noise(len(listing), (whole, whole)), np.ones(len(listing), np.float32))
     aspects = np.array(read_json(entry / "about.json", MOST_BYTES_OF_TABLES)["aspects"], np.float32)
@@ -172,8 +175,16 @@ def _open_pack(entry: Path, size: tuple[int, int]) -> Images:
     return images
 
 
-def _key(listing: Listing, size: tuple[int, int], resize_mode: str, copies: bool, whole: int | None) -> str:
+def _key(
+    listing: Listing,
+    size: tuple[int, int],
+    resize_mode: str,
+    copies: bool,
+    whole: int | None,
+    value_range: ValueRange | None,
+) -> str:
     digest = hashlib.sha256(f"{VERSION} {size[0]} {size[1]} {resize_mode} {heif_available()} {copies} {whole}".encode())
+    digest.update(b"" if value_range is None else repr(value_range).encode())
     for file in listing.files:
         try:
             status = os.stat(file)
@@ -220,6 +231,7 @@ def _make(
     progress: Progress | None,
     copies: bool,
     whole: int | None,
+    value_range: ValueRange | None,
 ) -> None:
     needed = len(listing) * (size[0] * size[1] + (whole or 0) ** 2) * 3
 
@@ -229,7 +241,7 @@ def _make(
         kept: list[int] = []
         problems: list[tuple[str, str, str]] = []
         aspects: list[float] = []
-        one = partial(decode_or_error, size=size, resize_mode=resize_mode, copies=copies, whole=whole)
+        one = partial(decode_or_error, size=size, resize_mode=resize_mode, copies=copies, whole=whole, value_range=value_range)
         results = in_order(one, listing.files, workers)
         with (
             open(part / "images.u8", "wb") as file,

@@ -14,6 +14,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from softbias.data.resizing import Images
 from softbias.data.sources import is_named, open_source, read_listing
 from softbias.data.splits import splits_of, without_split
 from softbias.data.splitting import split_arrays, split_readable
+from softbias.data.value_range import ValueRange, find_range
 from softbias.errors import SoftbiasError
 from softbias.files import NotAFileError, escaped, open_regular
 from softbias.notes import Note
@@ -109,10 +111,11 @@ def check(
         if path.suffix.lower() in (".npz", ".npy") or is_array_folder(path):
             return _check_arrays(read_arrays(path))
         listing = read_listing(path, group_by)
+        value_range = find_range(listing.files)
     except SoftbiasError as error:
         return Report(path.name, problems=(Problem("error", Note("cannot-be-listed", {"reason": str(error)})),))
     results: list[Look | BrokenImageError] = []
-    for result in in_order(_look, listing.files, workers):
+    for result in in_order(partial(_look, value_range=value_range), listing.files, workers):
         results.append(result)
         if progress:
             progress(len(results), len(listing))
@@ -142,6 +145,8 @@ def check(
     modes = dict(Counter(look.mode for look in looks).most_common())
     about = (listing.name, listing.labels, listing.class_names, split)
     everything = [*problems, *found, *copies]
+    if value_range is not None:
+        made = [Note("value-range", {"low": value_range[0], "high": value_range[1], "named": False}), *made]
     return _report(*about, everything, (*listing.notes, *made, *notes), modes, _sizes([look.size for look in looks]))
 
 
@@ -167,13 +172,13 @@ def splitting(split: Callable[[], Sequence[Note]]) -> tuple[list[Problem], list[
         return [Problem("error", Note("cannot-be-split", {"reason": str(error)}))], []
 
 
-def _look(file: Path) -> Look | BrokenImageError:
+def _look(file: Path, value_range: ValueRange | None) -> Look | BrokenImageError:
     try:
         with open_regular(file) as content:
             require_bytes(content, str(file))
             digest = hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=16)).digest()
             content.seek(0)
-            loaded = load(content, wanted=COPY_SIZE, name=str(file))
+            loaded = load(content, wanted=COPY_SIZE, name=str(file), value_range=value_range)
     except BrokenImageError as error:
         return error
     except (OSError, NotAFileError) as error:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softbias.data.splits import SPLIT_NOTES, SPLITS
+from softbias.data.value_range import ValueRange
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
 
@@ -41,6 +42,7 @@ class Dataset:
     groups        a number per picture that those share which stay together in splits that are made; None if no two do
     whole         the same pictures whole, for crops; None: crops are cut from `images`
     small         the same pictures before they were enlarged, (N, s_h, s_w, 3); None where they were not, or came from files
+    value_range   what was black and white before they became bytes; None where they had eight bits
     notes         what was done on the way (split made here, aspect ratio, skipped files), to be shown to the user
     """
 
@@ -54,6 +56,7 @@ class Dataset:
     groups: NDArray[np.int64] | None = None
     whole: WholeImages | None = None
     small: NDArray[np.uint8] | None = None
+    value_range: ValueRange | None = None
 
     def __post_init__(self) -> None:
         count = len(self.labels)

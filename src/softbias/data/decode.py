@@ -28,6 +28,7 @@ from PIL import Image, UnidentifiedImageError
 from softbias import environment
 from softbias.data.modes import UPRIGHT, orientation_of, to_rgb
 from softbias.data.resizing import Images, check_resize_mode, resized
+from softbias.data.value_range import ValueRange
 from softbias.errors import SoftbiasError
 from softbias.files import NotAFileError, open_regular
 
@@ -76,14 +77,20 @@ class Loaded:
     is_jpeg: bool = False
 
 
-def decode(path_or_file: str | Path | IO[bytes], size: tuple[int, int], resize_mode: str = "crop") -> Images:
+def decode(
+    path_or_file: str | Path | IO[bytes],
+    size: tuple[int, int],
+    resize_mode: str = "crop",
+    value_range: ValueRange | None = None,
+) -> Images:
     """One picture as (height, width, 3) bytes in RGB; transparent parts become white.
 
     size          (height, width)
     resize_mode   what happens to the aspect ratio: crop, pad or stretch
+    value_range   what is black and white in a picture of more than eight bits
     """
     check_resize_mode(resize_mode)
-    return np.array(resized(load(path_or_file, wanted=size).image, size, resize_mode))
+    return np.array(resized(load(path_or_file, wanted=size, value_range=value_range).image, size, resize_mode))
 
 
 class DecodedFile(NamedTuple):
@@ -100,11 +107,17 @@ class DecodedFile(NamedTuple):
 
 
 def decode_or_error(
-    file: Path, size: tuple[int, int], resize_mode: str, copies: bool = False, whole: int | None = None
+    file: Path,
+    size: tuple[int, int],
+    resize_mode: str,
+    copies: bool = False,
+    whole: int | None = None,
+    value_range: ValueRange | None = None,
 ) -> DecodedFile | BrokenImageError:
     """`decode`, or the error where the file cannot be read. whole: the side of the whole picture, if it is kept, too."""
     try:
-        loaded = load(file, wanted=size if whole is None else (max(size[0], whole), max(size[1], whole)))
+        wanted = size if whole is None else (max(size[0], whole), max(size[1], whole))
+        loaded = load(file, wanted=wanted, value_range=value_range)
         image = np.array(resized(loaded.image, size, resize_mode))
         small = thumbnail(file, loaded) if copies else None
         if whole is None:
@@ -159,19 +172,25 @@ def in_order(
         pool.shutdown(cancel_futures=True)
 
 
-def load(path_or_file: str | Path | IO[bytes], wanted: tuple[int, int] | None = None, name: str | None = None) -> Loaded:
+def load(
+    path_or_file: str | Path | IO[bytes],
+    wanted: tuple[int, int] | None = None,
+    name: str | None = None,
+    value_range: ValueRange | None = None,
+) -> Loaded:
     """Open and decode one picture.
 
-    wanted   (height, width) that it will be resized to: a large JPEG is then decoded at a half, quarter or eighth of its
-             size, but never below twice that
-    name     for messages; by default its path
+    wanted        (height, width) that it will be resized to: a large JPEG is then decoded at a half, quarter or eighth of
+                  its size, but never below twice that
+    name          for messages; by default its path
+    value_range   what is black and white in a picture of more than eight bits
     """
     name = name or str(path_or_file if isinstance(path_or_file, str | Path) else getattr(path_or_file, "name", "a stream"))
     try:
         with open_regular(path_or_file) if isinstance(path_or_file, str | Path) else nullcontext(path_or_file) as file:
             require_bytes(file, name)
             try:
-                return _load(file, wanted, name)
+                return _load(file, wanted, name, value_range)
             except (OSError, SyntaxError, ValueError) as error:
                 if not isinstance(error, BrokenImageError | UnidentifiedImageError) and _lacks_its_end(file):
                     raise BrokenImageError(name, "is truncated: its end is missing", "truncated") from error
@@ -201,7 +220,7 @@ def heif_available() -> bool:
     return True
 
 
-def _load(file: IO[bytes], wanted: tuple[int, int] | None, name: str) -> Loaded:
+def _load(file: IO[bytes], wanted: tuple[int, int] | None, name: str, value_range: ValueRange | None) -> Loaded:
     head = file.read(16)
     if not head:
         raise BrokenImageError(name, "has zero bytes", "zero bytes")
@@ -227,7 +246,7 @@ def _load(file: IO[bytes], wanted: tuple[int, int] | None, name: str) -> Loaded:
         reduced = round(width / image.width)
     image.load()
     orientation = orientation_of(image)  # only now: this would load a PNG and hide its error, and a TIFF turns itself
-    rgb = to_rgb(image)
+    rgb = to_rgb(image, value_range)
     upright = rgb.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else rgb
     if jpeg:
         return Loaded(upright, mode, (height, width) if orientation >= 5 else (width, height), reduced, is_jpeg=True)

@@ -2,9 +2,10 @@
 
 Unusual files are treated so:
 
-    16-bit grey         v / 257, so that 65535 is white; never clipped, and never stretched file by file
-    32-bit integers     have no stated white: 0..255 is taken as it is, up to 65535 as 16-bit, else minimum to maximum
-    floats              0..1 is multiplied by 255, 0..255 is taken as it is, else minimum to maximum
+    more than 8 bits    the range of values of their set, see `value_range`; of a file without a set:
+        16-bit grey         v / 257, so that 65535 is white
+        32-bit integers     0..255 is taken as it is, up to 65535 as 16-bit, else minimum to maximum
+        floats              0..1 is multiplied by 255, 0..255 is taken as it is, else minimum to maximum
     transparency        laid on white: an alpha channel, a palette entry, or one transparent color
     CMYK, YCbCr, LAB    converted to sRGB by Pillow; embedded color profiles are not applied
     EXIF orientation    applied, so a picture stands as its camera saw it
@@ -15,6 +16,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+
+from softbias.data.value_range import ValueRange, is_deep, to_bytes
 
 UPRIGHT = {  # EXIF orientation -> the transposition that makes the picture upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -34,7 +37,14 @@ def orientation_of(image: Image.Image) -> int:
         return 1
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image, value_range: ValueRange | None = None) -> Image.Image:
+    """value_range: what is black and white, for a picture of more than eight bits"""
+    if value_range is not None and is_deep(image.mode):
+        values = np.asarray(image)
+        grey = to_bytes(values, value_range)
+        if "transparency" in image.info:
+            grey[values == image.info["transparency"]] = 255
+        return Image.fromarray(grey).convert("RGB")
     if image.mode.startswith("I;16"):
         values = np.asarray(image).astype(np.uint32)
         grey = ((values + 128) // 257).astype(np.uint8)

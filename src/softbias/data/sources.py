@@ -33,6 +33,7 @@ from softbias.data.partition import scored_on_val
 from softbias.data.resizing import check_resize_mode
 from softbias.data.splitting import SplitListing, split_arrays, split_readable
 from softbias.data.tables import TABLES, list_csv
+from softbias.data.value_range import ValueRange, check_range, find_range
 from softbias.errors import SoftbiasError
 from softbias.files import open_regular
 from softbias.notes import Note
@@ -53,6 +54,7 @@ class DataOptions(Checked):
     img_size: Side | tuple[Side, Side] | None = None
     resize_mode: Literal["crop", "pad", "stretch"] | None = None
     crop_from: Side | None = None
+    value_range: ValueRange | None = None
     seed: Seed | None = None
     group_by: ShortText | None = None
     unlabeled: bool | None = None
@@ -96,6 +98,11 @@ class Source:
         return None if self._chosen is None else self._chosen.values["size"]
 
     @cached_property
+    def value_range(self) -> ValueRange | None:
+        """What is black and white in the listed pictures, where some have more than eight bits; see `find_range`."""
+        return None if self.listing is None else find_range(self.listing.files)
+
+    @cached_property
     def _chosen(self) -> Note | None:
         return None if self.listing is None else choose_size(self.listing)
 
@@ -105,6 +112,7 @@ class Source:
         img_size: int | tuple[int, int] | None = None,
         resize_mode: str = "crop",
         crop_from: int | None = None,
+        value_range: ValueRange | None = None,
         seed: int = 0,
         skip_broken: bool = False,
         manifest: str | Path | None = None,
@@ -120,6 +128,7 @@ class Source:
         resize_mode   what happens to the aspect ratio: crop, pad or stretch
         crop_from     side at which whole pictures are kept, too; resized crops for training are then cut from these. For
                       picture files; without it crops are cut from the pictures at img_size
+        value_range   what is black and white in pictures of more than eight bits; None: the pictures decide, see `find_range`
         seed          for the split, where none is given
         skip_broken   leave out files that cannot be read, and count them in a note; otherwise an error names them
         manifest      a CSV file for the split made here; if it exists already, the split is read from it
@@ -128,10 +137,11 @@ class Source:
         progress      called with (done, total) while pictures are decoded
         """
         check_resize_mode(resize_mode)
+        value_range = None if value_range is None else check_range(value_range)
         if self.path is None:
             own = {
                 "skip_broken": skip_broken, "manifest": manifest, "seed": seed, "cache_dir": cache_dir, "workers": workers,
-                "crop_from": crop_from,
+                "crop_from": crop_from, "value_range": value_range,
             }  # fmt: skip
             refuse_for_named(self.name, [option for option, given in own.items() if given])
             return load_named(
@@ -144,7 +154,7 @@ class Source:
             if crop_from is not None:
                 raise SoftbiasError(f"{self.path}: crop_from is for picture files; arrays are as large as they are")
             origin = sorted(self.path.glob("*.npy")) if self.path.is_dir() else [self.path]
-            return resized_set(split_arrays(read_arrays(self.path), seed), size, resize_mode, origin)
+            return resized_set(split_arrays(read_arrays(self.path, value_range), seed), size, resize_mode, origin)
         listing, notes = self.listing, list(self.listing.notes)
         if size is None:
             assert self._chosen is not None and self.size is not None  # there is a listing
@@ -152,11 +162,16 @@ class Source:
             size = (self.size, self.size)
         if crop_from is not None and resize_mode != "crop":
             raise SoftbiasError(f"crop_from goes with resize_mode 'crop', but resize_mode is {resize_mode!r}; leave one out")
+        named, value_range = value_range is not None, value_range or self.value_range
+        if value_range is not None:
+            notes.append(Note("value-range", {"low": value_range[0], "high": value_range[1], "named": named}))
         seek = len(listing) <= MOST
         images, kept, problems, thumbs = decode_all(
-            listing, size, resize_mode, skip_broken, workers, cache_dir, progress, copies=seek, whole=crop_from
+            listing, size, resize_mode, skip_broken, workers, cache_dir, progress, seek, crop_from, value_range
         )
-        whole = None if crop_from is None else open_whole(listing, size, resize_mode, crop_from, cache_dir, seek)
+        whole = None
+        if crop_from is not None:
+            whole = open_whole(listing, size, resize_mode, crop_from, cache_dir, seek, value_range)
         if problems:
             kinds = sorted({problem.kind for problem in problems})
             notes.append(Note("broken-pictures", {"count": len(problems), "total": len(listing), "kinds": kinds}))
@@ -170,7 +185,8 @@ class Source:
             found = split_readable(listing, kept, seed, manifest, thumbs)
         files = tuple(str(file) for file in found.listing.files)
         about = (listing.name, images, found.listing.labels, listing.class_names, found.splits, files)
-        return Dataset(*about, notes=(*notes, *found.notes), groups=found.groups, whole=whole)
+        made = (*notes, *found.notes)
+        return Dataset(*about, notes=made, groups=found.groups, whole=whole, value_range=value_range)
 
     def beside(self) -> tuple[Note, ...]:
         """A note where the working directory has something of the name of a named set, which is not read."""

@@ -43,7 +43,7 @@ def list_csv(path: str | Path, group_by: str | None = None) -> Listing:
     """A table of pictures. group_by: the column that names each picture's group, if there is such a column."""
     path = Path(path)
     table = read_table(path)
-    files = [path.parent / name for name in table["path"]]
+    files = [file_of(path.parent, name) for name in table["path"]]
     missing = [name for name, file in zip(table["path"], files, strict=True) if not is_file(file)]
     if missing:
         foreign = any(escaped(name) != name for name in missing)
@@ -62,6 +62,15 @@ def list_csv(path: str | Path, group_by: str | None = None) -> Listing:
     if column not in table:
         return listing
     return replace(listing, groups=tuple(table[column]))
+
+
+def file_of(folder: Path, name: str) -> Path:
+    """The file that a table names, also with the backslashes of Windows where there is no file of that name."""
+    file = folder / name
+    if "\\" not in name or is_file(file):
+        return file
+    other = folder / name.replace("\\", "/")
+    return other if is_file(other) else file
 
 
 def read_table(path: Path, needed: Sequence[str] = ("path", "label")) -> dict[str, list[str]]:

@@ -39,14 +39,19 @@ from softbias.schema import from_plain
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 PREPROCESSING = ("mean", "std", "interpolation", "crop_pct", "crop_mode", "input_size")
+VALUE_RANGE = "value_range"  # of pictures of more than eight bits: timm does not know it, so it stands beside the rest
 
 
 class SavedBy(TypedDict):
-    """format: of the folder; version: of softbias; name: of the model, if it has one."""
+    """format: of the folder; version: of softbias; name: of the model, if it has one.
+
+    value_range   what is black and white in pictures of more than eight bits, if the model has learned from such
+    """
 
     format: int
     version: str
     name: str | None
+    value_range: NotRequired[tuple[float, float]]
 
 
 class StatedPreprocessing(TypedDict, total=False):
@@ -83,7 +88,7 @@ def save(
 ) -> Path:
     """Write a model into a folder, and return the folder.
 
-    preprocessing   some of mean, std, interpolation, crop_pct, crop_mode; the others stay as the model has them
+    preprocessing   some of mean, std, interpolation, crop_pct, crop_mode, value_range; the others stay as the model has them
     card            text for the first section of the model card
     license         of the weights that the model was trained from, and base_model: their name
     """
@@ -92,8 +97,8 @@ def save(
     if names and len(names) != model.num_classes:
         raise SoftbiasError(f"the model has {model.num_classes} classes, but {len(names)} class names were given")
     for option in preprocessing or {}:
-        if option not in PREPROCESSING:
-            raise SoftbiasError(f"preprocessing takes {', '.join(PREPROCESSING)}, but got {option!r}")
+        if option not in (*PREPROCESSING, VALUE_RANGE):
+            raise SoftbiasError(f"preprocessing takes {', '.join((*PREPROCESSING, VALUE_RANGE))}, but got {option!r}")
     if any(isinstance(module, ConvolutionHeads) for module in model.modules()):
         raise SoftbiasError(
             "a model with heads in place of convolutions has no spec, so save cannot write it; keep its state_dict(), and make "
@@ -113,6 +118,8 @@ def save(
             write_checksums(temporary, sorted(path.name for path in temporary.iterdir()))
         return folder
     cfg = dict(getattr(model, "pretrained_cfg", None) or {})
+    preprocessing = dict(preprocessing or {})
+    value_range = preprocessing.pop(VALUE_RANGE, None) or cfg.pop(VALUE_RANGE, None)
     if isinstance(getattr(model, "spec", None), Spec):
         cfg |= timm_cfg(model.spec, model.name) | {name: cfg[name] for name in PREPROCESSING[:5] if name in cfg}
         model_args: dict[str, Any] = {"spec": model.spec.to_dict()}
@@ -120,7 +127,7 @@ def save(
         model_args = {name: value for name, value in model.timm_options.items() if name != "num_classes"}
     else:
         raise SoftbiasError(f"save takes a softbias, timm: or hf: model, but got {type(model).__name__}")
-    cfg |= {**(preprocessing or {}), **({"license": license} if license else {})}
+    cfg |= {**preprocessing, **({"license": license} if license else {})}
     config = {
         "architecture": cfg.pop("architecture"),
         "num_classes": model.num_classes,
@@ -128,7 +135,12 @@ def save(
         "label_names": list(names) or None,
         "model_args": model_args,
         "pretrained_cfg": {name: value for name, value in cfg.items() if value is not None and name not in ("url", "file")},
-        "softbias": {"format": FORMAT, "version": __version__, "name": getattr(model, "name", None)},
+        "softbias": {
+            "format": FORMAT,
+            "version": __version__,
+            "name": getattr(model, "name", None),
+            **({VALUE_RANGE: list(value_range)} if value_range else {}),
+        },
     }
     given = {name: value for name, value in config.items() if value is not None}
     with writing(folder) as temporary:
@@ -155,7 +167,7 @@ def image_processor(model: HuggingFaceClassifier, preprocessing: Mapping[str, An
     """How images are normalized, as Hugging Face writes it; it has no word for crop_mode, which is timm's."""
     known: dict[str, Any] = {"image_processor_type": "ViTImageProcessor"}
     known |= {"image_mean": list(preprocessing["mean"]), "image_std": list(preprocessing["std"])}
-    known |= {name: preprocessing[name] for name in ("crop_mode",) if name in preprocessing}
+    known |= {name: preprocessing[name] for name in ("crop_mode", VALUE_RANGE) if preprocessing.get(name)}
     if getattr(model.config, "image_size", None):
         height, width = pair("image_size", model.config.image_size)
         known["size"] = {"height": height, "width": width}
@@ -190,7 +202,8 @@ def load(folder: str | Path, *, device: Any = None) -> nn.Module:
     model: Any
     model = build(spec, name=name) if spec else create_model(str(name), num_classes=config["num_classes"], **args)
     load_weights(model, weights)
-    model.pretrained_cfg = model.default_cfg = {**config["pretrained_cfg"], "architecture": config["architecture"]}
+    deep = {VALUE_RANGE: saved_by["value_range"]} if "value_range" in saved_by else {}
+    model.pretrained_cfg = model.default_cfg = {**config["pretrained_cfg"], "architecture": config["architecture"], **deep}
     names = config.get("label_names")
     if names and len(names) != config["num_classes"]:
         raise SoftbiasError(f"{folder / CONFIG} has num_classes {config['num_classes']}, but {len(names)} label_names")

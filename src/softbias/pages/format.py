@@ -163,6 +163,15 @@ def short_number(value: float) -> str:
     return text.replace("-", "−")
 
 
+def exact_number(value: float) -> str:
+    """A whole number in full, another one with three digits.
+
+    >>> exact_number(4095), exact_number(0.00837)
+    ('4,095', '0.00837')
+    """
+    return f"{value:,.0f}" if value == round(value) else f"{value:.3g}"
+
+
 def count(number: int, noun: str) -> str:
     """
     >>> count(1, "seed"), count(2500, "picture")

@@ -8,8 +8,9 @@ from softbias.data.listing import counted_images, some
 from softbias.errors import unknown_name
 from softbias.files import escaped
 from softbias.notes import Note
-from softbias.pages.format import estimated_duration, share
+from softbias.pages.format import estimated_duration, exact_number, share
 from softbias.pages.start_wording import start_chosen
+from softbias.terminal import counted
 
 
 def epochs_in_words(epochs: float) -> str:
@@ -175,6 +176,10 @@ READING: dict[str, Callable[..., str]] = {  # data/listing, arrays, sources, nam
         f"{count} of {counted_images(total)} cannot be read ({some(kinds)}): left out"
     ),
     "pictures-at": lambda height, width, resize_mode: f"pictures at {height} × {width}, {RESIZE_MODES[resize_mode]}",
+    "value-range": lambda low, high, named: (
+        f"in pictures of more than eight bits {exact_number(low)} is black and {exact_number(high)} is white"
+        + ("" if named else ", as the pictures suggest (--value-range)")
+    ),
     "crops-from": lambda side: (
         f"training cuts its crops from the whole pictures, kept at {side} × {side}, with their own aspect ratio"
     ),
@@ -250,13 +255,16 @@ CHECKING: dict[str, Callable[..., str]] = {  # data/check
     "label-conflict": lambda **found: (
         f"{copies_in_words(**found)} in several classes: a label is wrong, or a picture shows both"
     ),
-    "copies": lambda **found: f"{copies_in_words(**found)}: fit keeps each group in one split",
+    "copies": copies_in_words,
     "copies-in-one-split": lambda **found: f"{copies_in_words(**found)}, each in one split",
 }
 WORDING: dict[str, Callable[..., str]] = {
     "text": lambda text: str(text),
     "run-continued": lambda step, total: f"it continued at step {step} of {total}",
     "run-began-again": lambda reason: f"it began again, because {reason}",
+    "few-steps": lambda steps, minutes: (
+        f"only {counted(steps, 'step')} fitted into {minutes:g} minutes, too few to learn much: give it more time (--minutes)"
+    ),
     "metrics-lost": lambda: "metrics.jsonl was lost or damaged after the training, so the learning curves are not complete",
     "last-instead-of-best": last_instead_of_best,
     "regularizer-idle": lambda name: f"the {name} loss was 0 in every step and changed nothing: attention already is as asked",

@@ -53,7 +53,7 @@ from softbias.training.recipe import Recipe
 
 RUNS = Path("runs")  # the folder of runs, if the user names none
 OF_IMAGES = (  # options of the images that `softbias fit` has, too
-    "img_size", "resize_mode", "crop_from", "group_by", "skip_broken", "score", "data_dir",
+    "img_size", "resize_mode", "crop_from", "value_range", "group_by", "skip_broken", "score", "data_dir",
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from softbias.data import load_dataset
 from softbias.data.dataset import Dataset
 from softbias.data.folders import LOOP, FolderWalk
 from softbias.data.sources import is_named, source_name
-from softbias.data.tables import TABLES, read_table
+from softbias.data.tables import TABLES, file_of, read_table
 from softbias.environment import find_device
 from softbias.errors import SoftbiasError
 from softbias.explanations import Explanation
@@ -66,7 +66,7 @@ def find_image_files(sources: Iterable[str | Path]) -> list[Path]:
     found: list[Path] = []
     for source in map(Path, sources):
         if source.suffix.lower() in TABLES and source.is_file():
-            found += [source.parent / name for name in read_table(source, needed=("path",))["path"]]
+            found += [file_of(source.parent, name) for name in read_table(source, needed=("path",))["path"]]
             continue
         if not source.is_dir():
             found.append(source)
@@ -215,7 +215,9 @@ def mirror_notes(run: Run | None) -> list[Note]:
 
 
 def load_other(data: str, classifier: Classifier, options: dict[str, Any]) -> Dataset:
-    """Other images than the run's own, at the model's size."""
+    """Other images than the run's own, at the model's size, and with its black and white."""
+    if classifier.value_range is not None and not is_named(data):
+        options = {**options, "value_range": classifier.value_range}
     return load_dataset(data, img_size=classifier.img_size, resize_mode=classifier.resize_mode, **options)
 
 

@@ -145,7 +145,7 @@ def open_last_checkpoint(run: Run, device: str, read: Callable[..., Dataset] | N
     title = f"{run.path.resolve().name} ({step}{lost})"
     return Classifier.of(
         model.to(device), title, weights=weights_in_run(model, spec), img_size=data.img_size, mean=mean, std=std,
-        resize_mode=spec.data_options.get("resize_mode") or "crop", class_names=names,
+        resize_mode=spec.data_options.get("resize_mode") or "crop", value_range=data.value_range, class_names=names,
     )  # fmt: skip
 
 

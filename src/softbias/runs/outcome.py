@@ -34,6 +34,7 @@ from softbias.training.linear import linear_probes, pixel_baseline
 from softbias.training.objectives.features import drop_head
 from softbias.training.plan import TrainingPlan
 
+FEW_STEPS = 50  # in which hardly any model learns
 OF_TRAINING = ("total_seconds", "peak_memory", "peak_memory_of")  # what a later repair of the run does not measure again
 
 
@@ -130,6 +131,7 @@ def finish(
         "mean": batches.mean,
         "std": batches.std,
         "crop_mode": CROP_MODES[spec.data_options.get("resize_mode") or "crop"],
+        **({"value_range": data.value_range} if data.value_range is not None else {}),
     }
     summary["preprocessing"] = preprocessing
     start = spec.start
@@ -142,6 +144,8 @@ def finish(
     earlier = earlier_summary(directory, state.step) if lost else {}
     summary |= {name: earlier[name] for name in OF_TRAINING if name in earlier}
     summary["notes"] += [note.to_dict() for note in idle_regularizers(directory)]
+    if state.minutes is not None and state.step < FEW_STEPS:
+        summary["notes"].append(Note("few-steps", {"steps": state.step, "minutes": state.minutes}).to_dict())
     if METRICS in lost:
         summary["notes"].append(Note("metrics-lost").to_dict())
     if not earlier or "environment.json" in lost:

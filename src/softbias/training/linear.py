@@ -159,6 +159,7 @@ def regression(inputs: NDArray[np.float32], labels: NDArray[np.int64], strength:
     model = LogisticRegression(C=strength, max_iter=100)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a hundred iterations are close enough for a comparison
+        warnings.filterwarnings("ignore", "The number of unique classes")  # there are many classes of few pictures
         return model.fit(inputs, labels)
 
 
