@@ -28,11 +28,11 @@ def counts(most, dtype=np.uint16, side=24):
     return made
 
 
-def write(folder, pictures):
+def write(folder, images):
     folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"{number}.tif" for number in range(len(pictures))]
-    for file, picture in zip(files, pictures, strict=True):
-        Image.fromarray(picture).save(file)
+    files = [folder / f"{number}.tif" for number in range(len(images))]
+    for file, image in zip(files, images, strict=True):
+        Image.fromarray(image).save(file)
     return files
 
 
@@ -45,7 +45,7 @@ def camera(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("pictures", "expected"),
+    ("images", "expected"),
     [
         ([counts(200)], (0, 255)),
         ([counts(200), counts(3200)], (0, 4095)),
@@ -59,8 +59,8 @@ def camera(tmp_path):
         ([], None),
     ],
 )
-def test_the_pictures_of_a_set_decide_what_white_is(pictures, expected, tmp_path):
-    found = find_range(write(tmp_path / "files", pictures))
+def test_the_images_of_a_set_decide_what_white_is(images, expected, tmp_path):
+    found = find_range(write(tmp_path / "files", images))
     assert found == (None if expected is None else pytest.approx(expected))
 
 
@@ -84,7 +84,7 @@ def test_values_are_bytes_between_black_and_white_and_clipped_outside():
     assert to_bytes(np.array([0, 65535, 257], np.uint16), (0, 65535)).tolist() == [0, 255, 1]
 
 
-def test_other_pictures_of_a_set_do_not_change_a_picture(tmp_path):
+def test_other_images_of_a_set_do_not_change_an_image(tmp_path):
     same = counts(0.9, np.float32)
     for name, other in (("a", counts(0.9, np.float32)), ("b", counts(0.9, np.float32))):
         if name == "b":
