@@ -5,7 +5,7 @@
     class_names                                        optional (also classes; in a folder, classes.json)
 
 Images: (N, H, W), (N, H, W, 1 | 3 | 4) or channels first; bytes in any integer type, floats from 0 to 1, and 16-bit, where all
-arrays together decide what is white (`value_range`). With a range that is named, numbers of any type.
+training pictures decide what is white (`value_range`). With a range that is named, numbers of any type.
 Labels: whole numbers or strings; without class names the values that occur are the classes.
 """
 
@@ -58,7 +58,7 @@ def read_class_names(path: Path) -> tuple[str, ...]:
 def read_arrays(path: str | Path, value_range: ValueRange | None = None) -> Dataset:
     """The set in an .npz file or a folder of .npy files. Where the arrays name no splits, the Dataset has none.
 
-    value_range   what is black and white; None: the arrays decide
+    value_range   what is black and white; None: the training pictures decide
     """
     path = Path(path)
     named = value_range is not None
@@ -66,7 +66,7 @@ def read_arrays(path: str | Path, value_range: ValueRange | None = None) -> Data
         given = {name.casefold(): name for name in arrays.names}
         pairs = _pairs(path, given)
         raw = {key: arrays.read(key) for _, key, _ in pairs}
-        value_range = value_range or array_range(raw.values())
+        value_range = value_range or array_range([raw[key] for split, key, _ in pairs if split in ("", "train")])
         images: list[NDArray[np.uint8]] = []
         labels: list[NDArray[Any]] = []
         splits: dict[str, NDArray[np.int64]] = {}

@@ -28,10 +28,10 @@ from softbias.data.duplicates import near_groups, thumbnails
 from softbias.data.groups import HELD_OUT, Pair, count_pairs, cut_groups, members_of, pairs_across, pairs_within
 from softbias.data.named import list_datasets
 from softbias.data.resizing import Images
-from softbias.data.sources import is_named, open_source, read_listing
+from softbias.data.sources import Source, is_named, open_source, read_listing
 from softbias.data.splits import splits_of, without_split
 from softbias.data.splitting import split_arrays, split_readable
-from softbias.data.value_range import ValueRange, find_range
+from softbias.data.value_range import ValueRange
 from softbias.errors import SoftbiasError
 from softbias.files import NotAFileError, escaped, open_regular
 from softbias.notes import Note
@@ -111,7 +111,7 @@ def check(
         if path.suffix.lower() in (".npz", ".npy") or is_array_folder(path):
             return _check_arrays(read_arrays(path))
         listing = read_listing(path, group_by)
-        value_range = find_range(listing.files)
+        value_range = Source(listing.name, path, listing).value_range
     except SoftbiasError as error:
         return Report(path.name, problems=(Problem("error", Note("cannot-be-listed", {"reason": str(error)})),))
     results: list[Look | BrokenImageError] = []

@@ -99,8 +99,14 @@ class Source:
 
     @cached_property
     def value_range(self) -> ValueRange | None:
-        """What is black and white in the listed pictures, where some have more than eight bits; see `find_range`."""
-        return None if self.listing is None else find_range(self.listing.files)
+        """What is black and white in the listed pictures, where some have more than eight bits; see `find_range`.
+
+        The training pictures decide, where the listing names them.
+        """
+        if self.listing is None:
+            return None
+        files, split = self.listing.files, self.listing.split or ()
+        return find_range([file for file, name in zip(files, split, strict=False) if name == "train"] or files)
 
     @cached_property
     def _chosen(self) -> Note | None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from softbias import environment
 from softbias.errors import SoftbiasError
 from softbias.files import open_regular
 
@@ -33,6 +35,7 @@ BITS = (8, 10, 12, 14, 16)
 SAMPLE = 500  # pictures of a set that decide
 VALUES = 250_000  # of a picture that are looked at
 ENDS = (0.1, 99.9)  # percentiles
+PART = 4_000_000  # values that become bytes at a time
 OUTSIDE = 100  # floats up to 255 are bytes if they go beyond this
 NEVER_DEEP = (".jpg", ".jpeg", ".webp", ".gif", ".bmp")
 
@@ -64,9 +67,9 @@ def parse_range(text: str) -> ValueRange:
 def find_range(files: Sequence[str | Path]) -> ValueRange | None:
     """The range for picture files: that of those with more than eight bits among 500, evenly spread. None without any."""
     chosen = np.unique(np.linspace(0, len(files) - 1, SAMPLE).round().astype(int)) if len(files) else ()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="PIL")
-        return range_of(filter(None, (ends_of_file(Path(files[index])) for index in chosen)))
+    with warnings.catch_warnings(), ThreadPoolExecutor(environment.count_cores()) as pool:
+        warnings.filterwarnings("ignore", module="PIL")  # here and not in threads, where it is not safe
+        return range_of(filter(None, pool.map(ends_of_file, [Path(files[index]) for index in chosen])))
 
 
 def ends_of_file(file: Path) -> tuple[float, float, bool] | None:
@@ -110,9 +113,12 @@ def range_of(found: Iterable[tuple[float, float, bool]]) -> ValueRange | None:
 
 
 def to_bytes(values: NDArray[Any], value_range: ValueRange) -> NDArray[np.uint8]:
-    """Values of any numeric type as bytes."""
+    """Values of any numeric type as bytes, a part at a time."""
     low, high = value_range
-    exact: NDArray[np.float64] = np.subtract(values, low, dtype=np.float64) * (255 / (high - low))
-    exact[~np.isfinite(exact)] = 0
-    found: NDArray[np.uint8] = np.rint(exact.clip(0, 255)).astype(np.uint8)
+    found = np.empty(values.shape, np.uint8)
+    step = max(1, PART // max(1, values[:1].size))
+    for start in range(0, len(values), step):
+        exact = np.subtract(values[start : start + step], low, dtype=np.float64) * (255 / (high - low))
+        exact[~np.isfinite(exact)] = 0
+        found[start : start + step] = np.rint(exact.clip(0, 255))
     return found
