@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import math
 import pkgutil
 import types
 from collections.abc import Iterator, Mapping
@@ -163,8 +164,8 @@ def test_nonsense_is_refused_with_the_name_of_the_field(kind, name):
     for leaf, bounds in plain:
         within = next((bound for bound in bounds if isinstance(bound, Within)), None)
         if within is not None:
-            step = 1 if leaf is int else 1e-9
-            wrong += [within.least - (0 if within.above else step), within.most + (0 if within.below else 1)]
+            less = within.least - 1 if leaf is int else math.nextafter(within.least, -math.inf)
+            wrong += [within.least if within.above else less, within.most + (0 if within.below else 1)]
     listed = any(get_origin(each) in (list, tuple) for each in (hint, *get_args(hint)))
     for value in wrong:
         if value is True and bool in {leaf for leaf, _ in leaves(hint)}:

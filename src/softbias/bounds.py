@@ -144,6 +144,8 @@ LongText = Annotated[str, Text(least=0, most=100_000)]
 Blocks = Annotated[int, Within(1, 1000)]  # of a model
 BlockCount = Annotated[int, Within(0, 1000)]  # some of them
 Coordinate = Annotated[float, Within(-1000, 1000)]  # in patches
+ImageValue = Annotated[float, Within(-1e12, 1e12)]  # of a pixel, before it becomes a byte
+ValueRange = tuple[ImageValue, ImageValue]  # black and white
 Finite = Annotated[float, Within(-1e6, 1e6)]
 Centers = ShortText | Sequence[Sequence[Coordinate]]
 FilePath = Annotated[Path, Text()]

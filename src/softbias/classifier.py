@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from softbias.bounds import ValueRange
 from softbias.data.augment.apply import normalize
 from softbias.data.decode import BrokenImageError, in_order, load
 from softbias.data.resizing import resized
-from softbias.data.value_range import ValueRange, check_range
+from softbias.data.value_range import check_range
 from softbias.errors import SoftbiasError, in_one_line
 from softbias.json_file import read_json
 from softbias.models import storage

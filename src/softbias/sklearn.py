@@ -20,11 +20,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from softbias.bounds import ValueRange
 from softbias.data.arrays import array_range, as_images
 from softbias.data.dataset import Dataset
 from softbias.data.decode import decode, in_order
 from softbias.data.resizing import check_resize_mode, resize_all
-from softbias.data.value_range import ValueRange, find_range
+from softbias.data.value_range import find_range
 from softbias.environment import find_device
 from softbias.errors import SoftbiasError
 from softbias.pages.wording import text

@@ -19,11 +19,12 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from softbias.bounds import ValueRange
 from softbias.data.array_files import ArrayFiles
 from softbias.data.dataset import Dataset
 from softbias.data.folders import natural
 from softbias.data.listing import SPLIT_NAMES, refuse_unlearned_classes, some
-from softbias.data.value_range import SAMPLE, ValueRange, ends, range_of, to_bytes
+from softbias.data.value_range import SAMPLE, ends, range_of, to_bytes
 from softbias.errors import SoftbiasError, in_one_line
 from softbias.files import escaped
 from softbias.json_file import read_json

@@ -28,6 +28,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from softbias.bounds import ValueRange
 from softbias.data.cache_folder import cache_location, store_entry
 from softbias.data.dataset import WholeImages
 from softbias.data.decode import (
@@ -41,7 +42,6 @@ from softbias.data.decode import (
 )
 from softbias.data.listing import Listing, counted_images
 from softbias.data.resizing import Images, check_resize_mode
-from softbias.data.value_range import ValueRange
 from softbias.errors import SoftbiasError
 from softbias.json_file import MOST_BYTES_OF_TABLES, read_json
 from softbias.schema import SchemaError, from_plain

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from softbias.bounds import ValueRange
 from softbias.data.arrays import is_array_folder, read_arrays
 from softbias.data.dataset import Dataset
 from softbias.data.decode import COPY_SIZE, THUMBNAIL, BrokenImageError, in_order, load, reason_of, require_bytes, thumbnail
@@ -31,7 +32,6 @@ from softbias.data.resizing import Images
 from softbias.data.sources import Source, is_named, open_source, read_listing
 from softbias.data.splits import splits_of, without_split
 from softbias.data.splitting import split_arrays, split_readable
-from softbias.data.value_range import ValueRange
 from softbias.errors import SoftbiasError
 from softbias.files import NotAFileError, escaped, open_regular
 from softbias.notes import Note

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from softbias.bounds import ValueRange
 from softbias.data.splits import SPLIT_NOTES, SPLITS
-from softbias.data.value_range import ValueRange
 from softbias.errors import SoftbiasError
 from softbias.notes import Note
 

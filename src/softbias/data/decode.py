@@ -26,9 +26,9 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from softbias import environment
+from softbias.bounds import ValueRange
 from softbias.data.modes import UPRIGHT, orientation_of, to_rgb
 from softbias.data.resizing import Images, check_resize_mode, resized
-from softbias.data.value_range import ValueRange
 from softbias.errors import SoftbiasError
 from softbias.files import NotAFileError, open_regular
 

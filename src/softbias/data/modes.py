@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from softbias.data.value_range import ValueRange, is_deep, to_bytes
+from softbias.bounds import ValueRange
+from softbias.data.value_range import is_deep, to_bytes
 
 UPRIGHT = {  # EXIF orientation -> the transposition that makes the picture upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from softbias.bounds import Seed, ShortText, Side, Workers
+from softbias.bounds import Seed, ShortText, Side, ValueRange, Workers
 from softbias.data.arrays import is_array_folder, read_arrays
 from softbias.data.cache import Progress, decode_all, may_write, open_whole
 from softbias.data.dataset import Dataset
@@ -33,7 +33,7 @@ from softbias.data.partition import scored_on_val
 from softbias.data.resizing import check_resize_mode
 from softbias.data.splitting import SplitListing, split_arrays, split_readable
 from softbias.data.tables import TABLES, list_csv
-from softbias.data.value_range import ValueRange, check_range, find_range
+from softbias.data.value_range import check_range, find_range
 from softbias.errors import SoftbiasError
 from softbias.files import open_regular
 from softbias.notes import Note

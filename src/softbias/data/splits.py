@@ -82,7 +82,7 @@ def quotas(count: int, shares: Mapping[str, float]) -> dict[str, int]:
     >>> quotas(10, {"val": 0.1, "test": 0.2}), quotas(3, {"val": 0.1, "test": 0.2}), quotas(1, {"val": 0.1, "test": 0.2})
     ({'val': 1, 'test': 2}, {'val': 0, 'test': 1}, {'val': 0, 'test': 0})
     """
-    counts = {name: max(name == "test", round(share * count)) for name, share in shares.items()}
+    counts = {name: max(int(name == "test"), round(share * count)) for name, share in shares.items()}
     for name in sorted(counts, key=lambda name: name == "test"):  # too few for all: test is the last to go without
         if sum(counts.values()) >= count:
             counts[name] = max(0, count - 1 - (sum(counts.values()) - counts[name]))

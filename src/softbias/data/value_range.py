@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from softbias import environment
+from softbias.bounds import ValueRange
 from softbias.errors import SoftbiasError
 from softbias.files import open_regular
 
-ValueRange = tuple[float, float]
 DEEP = ("I", "F")  # Pillow's modes of more than eight bits begin so: I, I;16, I;16B, F
 BITS = (8, 10, 12, 14, 16)
 SAMPLE = 500  # pictures of a set that decide

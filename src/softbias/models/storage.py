@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from softbias._version import __version__
-from softbias.bounds import Length, Side, Within
+from softbias.bounds import Length, Side, ValueRange, Within
 from softbias.checksums import verify_checksums, write_checksums
 from softbias.errors import SoftbiasError, in_one_line
 from softbias.files import adding_to_folder, write_text
@@ -51,7 +51,7 @@ class SavedBy(TypedDict):
     format: int
     version: str
     name: str | None
-    value_range: NotRequired[tuple[float, float]]
+    value_range: NotRequired[ValueRange]
 
 
 class StatedPreprocessing(TypedDict, total=False):
