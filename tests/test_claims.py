@@ -52,6 +52,16 @@ ELSEWHERE = {  # quoted with a study, but no differences of its scores
     "accuracy on held-out pictures after the first epoch": ["+5.2 [−11.0, 21.4]", "+2.1 [−0.8, 5.1]", "+0.7 [−0.7, 2.1]"],
     "the curve of head-start-nano": ["+2.3 [0.8, 3.7]", "2.3 [0.8, 3.7]", "−0.7 [−1.4, 0.0]", "+0.3 [−0.1, 0.7]"],
     "the first three of ten seeds": ["−1.4 [−1.7, −1.1]", "1.4 [1.1, 1.7]"],
+    "convolution-start.csv, which has a test of its own": [
+        "3.2 [1.0, 5.3]",
+        "9.7 [7.5, 11.9]",
+        "5.3 [4.0, 6.6]",
+        "9.2 [7.1, 11.3]",
+        "1.0 [0.3, 1.7]",
+        "1.1 [0.3, 1.9]",
+        "1.2 [0.5, 1.8]",
+        "0.6 [0.2, 1.0]",
+    ],
     "accuracy on training pictures": ["+6.0 [4.5, 7.5]", "6.0 [4.5, 7.5]", "+4.8 [2.1, 7.5]", "−1.2 [−3.0, 0.6]"],
 }
 
@@ -230,6 +240,21 @@ def test_the_table_of_soft_biases_on_a_pretrained_model_is_that_of_its_runs():
             texts.append(f"{gain.mean():+.2f} [{low:.2f}, {high:.2f}]".replace("+0.00", "0.00").replace("-0.00", "0.00"))
         assert (scores["distance"] == scores["base"]).all() and len(scores) == 5
         assert f"| {per_class} | {scores['base'].mean():.1f} | {' | '.join(texts)} | 0 |" in page
+
+
+def test_what_a_start_from_trained_convolutions_gains_is_that_of_its_runs():
+    table = pd.read_csv(ROOT / "results" / "convolution-start.csv")
+    claim = (ROOT / "results" / "claims" / "convit.md").read_text(encoding="utf-8").split("## Trained convolutions")[1]
+    text = " ".join(claim.split()).replace("−", "-")
+    pairs = [(f"{kind}, trained", f"{kind}, fresh") for kind in ("heads", "convolutions")]
+    pairs += [(f"heads, {weights}", f"convolutions, {weights}") for weights in ("trained", "fresh")]
+    for _, cell in table.groupby("images"):
+        scores = cell.pivot(index="seed", columns="arm", values="accuracy") * 100
+        assert len(scores) >= 3 and not scores.isna().any(axis=None)
+        for arm, other in pairs:
+            gain = scores[arm] - scores[other]
+            low, high = stats.t.interval(0.95, len(gain) - 1, gain.mean(), stats.sem(gain))
+            assert f"{gain.mean():+.1f} [{low:.1f}, {high:.1f}]" in text, (arm, other)
 
 
 @pytest.mark.slow
