@@ -3,8 +3,8 @@
     python scripts/measure_convolution_start.py TABLE.csv SEED [SEED …]
 
 A `resnet_nano` learns CIFAR-100. Then it learns CIFAR-10 from 500 or 5,000 pictures, all weights: as it is, or with gated heads
-in place of the last 3 × 3 convolution of each of its last two stages, which compute nearly the same at the start. Beside them the same
-two networks with fresh weights. Rows are added to the table, so that parts can be measured side by side.
+in place of the last 3 × 3 convolution of each of its last two stages, which compute nearly the same at the start. Beside them
+the same two networks with fresh weights. Rows are added to the table, so that parts can be measured side by side.
 """
 
 from __future__ import annotations
