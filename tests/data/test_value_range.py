@@ -134,6 +134,8 @@ def test_arrays_of_sixteen_bits_have_one_range_for_all_their_splits(tmp_path):
     assert data.value_range == (0, 4095)
     np.testing.assert_array_equal(data.images[data.splits["test"]], as_images(dim, value_range=(0, 4095)))
     assert read_arrays(tmp_path / "a.npz", (0, 200)).images[8:].max() == 255
+    np.savez(tmp_path / "b.npz", images=dim.astype(np.uint8), labels=labels)
+    assert [note.kind for note in read_arrays(tmp_path / "b.npz", (0, 200)).notes] == ["value-range-unused"]
 
 
 @pytest.mark.parametrize("given", ["5", "3,1", "a,b", "0,nan", "1,2,3"])
@@ -142,6 +144,14 @@ def test_a_range_that_is_none_is_refused_in_one_line(given, camera, capsys):
         parse_range(given)
     assert main(["fit", str(camera), "--value-range", given]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_range_that_no_image_needs_is_remarked_upon(tmp_path):
+    for name in ("x", "y"):
+        write(tmp_path / "plain" / name, [counts(255, np.uint8) for _ in range(6)])
+    data = load_dataset(tmp_path / "plain", img_size=24, value_range=(0, 4095))
+    assert [note.kind for note in data.notes if note.kind.startswith("value-range")] == ["value-range-unused"]
+    np.testing.assert_array_equal(data.images, load_dataset(tmp_path / "plain", img_size=24).images)
 
 
 def test_a_range_is_refused_for_a_set_by_name():

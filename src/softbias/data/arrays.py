@@ -67,6 +67,7 @@ def read_arrays(path: str | Path, value_range: ValueRange | None = None) -> Data
         given = {name.casefold(): name for name in arrays.names}
         pairs = _pairs(path, given)
         raw = {key: arrays.read(key) for _, key, _ in pairs}
+        deep = any(values.dtype not in (np.uint8, np.bool_) for values in raw.values())
         value_range = value_range or array_range([raw[key] for split, key, _ in pairs if split in ("", "train")])
         images: list[NDArray[np.uint8]] = []
         labels: list[NDArray[Any]] = []
@@ -96,8 +97,10 @@ def read_arrays(path: str | Path, value_range: ValueRange | None = None) -> Data
     if names is not None:
         require_names(names, f"{path}: the class names")
     numbers, class_names, notes = _number(path, np.concatenate(labels), names)
-    if value_range is not None:
+    if value_range is not None and deep:
         notes = (*notes, Note("value-range", {"low": value_range[0], "high": value_range[1], "named": named}))
+    elif named:
+        notes = (*notes, Note("value-range-unused"))
     if len(numbers) < 2 or len(class_names) < 2:
         raise SoftbiasError(
             f"{path}: a classifier needs at least two pictures and two classes, but there are {len(numbers)} "

@@ -169,8 +169,10 @@ class Source:
         if crop_from is not None and resize_mode != "crop":
             raise SoftbiasError(f"crop_from goes with resize_mode 'crop', but resize_mode is {resize_mode!r}; leave one out")
         named, value_range = value_range is not None, value_range or self.value_range
-        if value_range is not None:
+        if value_range is not None and self.value_range is not None:
             notes.append(Note("value-range", {"low": value_range[0], "high": value_range[1], "named": named}))
+        elif named:
+            notes.append(Note("value-range-unused"))
         seek = len(listing) <= MOST
         images, kept, problems, thumbs = decode_all(
             listing, size, resize_mode, skip_broken, workers, cache_dir, progress, seek, crop_from, value_range

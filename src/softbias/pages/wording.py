@@ -180,6 +180,7 @@ READING: dict[str, Callable[..., str]] = {  # data/listing, arrays, sources, nam
         f"in pictures of more than eight bits {exact_number(low)} is black and {exact_number(high)} is white"
         + ("" if named else ", as the pictures suggest (--value-range)")
     ),
+    "value-range-unused": lambda: "no picture of more than eight bits was found, so the range of values changes nothing",
     "crops-from": lambda side: (
         f"training cuts its crops from the whole pictures, kept at {side} × {side}, with their own aspect ratio"
     ),
